@@ -1,0 +1,97 @@
+package sched
+
+import (
+	"errors"
+
+	"covey/engine/route"
+	"covey/engine/sample"
+)
+
+// Errors that callers test for. Submit wraps them with the numbers at hand.
+var (
+	ErrQueueFull = errors.New("queue full")
+	ErrTooLong   = errors.New("too long for the context")
+	ErrClosed    = errors.New("closed")
+	ErrInvalid   = errors.New("invalid request")
+	ErrNonFinite = errors.New("non-finite logit")
+)
+
+// Expert names one routed expert: model layer index and id.
+type Expert struct{ Layer, ID int }
+
+// Request is one sequence to run. Prompt is required; everything else has a sensible zero. The scheduler keeps the
+// slices and the bias map, and never writes to them: the caller leaves them alone until the stream has ended.
+type Request struct {
+	Prompt         []int32       // token ids, template already applied
+	MaxTokens      int           // most tokens to generate; 0 = prefill only (probes, dry runs)
+	Sampling       sample.Params // see that type; zero = greedy
+	Choice         int           // choice index, enters the random key beside seed and position
+	Stops          []string      // text that ends the answer; not emitted
+	IgnoreEOS      bool          // benchmark switch: end-of-answer tokens are ordinary tokens
+	Logprobs       int           // alternatives to report per token (0..20); -1 = no log-probabilities at all
+	Routing        bool          // collect routing of prompt and answer (Output.IDs, Stream.Routing)
+	Hash           bool          // hash logits (Result.Hash)
+	PromptLogprobs bool          // log-probability of each prompt token given its prefix (Result.PromptLogprobs)
+	Owner          string        // prefix reuse happens only inside one owner; "" = none
+	Banned         []Expert      // experts removed from the router's choice (ablation)
+}
+
+// Kind of an Output.
+type Kind uint8
+
+const (
+	KindQueued  Kind = iota // waiting: Done = place in the queue (0 = next)
+	KindPrefill             // prompt being read: Done of Total rows
+	KindToken               // one answer token
+)
+
+// Output is what a Stream yields while a request runs. Its slices belong to the reader.
+type Output struct {
+	Kind        Kind
+	Done, Total int
+	Token       int32
+	Position    int              // position of Token in the sequence
+	Text        string           // whole UTF-8 text released by this token; may be "" while a character or stop is incomplete
+	Logprob     float32          // natural log probability under the unmodified distribution (temperature 1, no penalties)
+	Top         []sample.Logprob // alternatives, most likely first
+	IDs         []uint16         // [layers, k] experts that served the row which produced this token; nil unless Routing
+	Weights     []float32        // [layers, k]
+}
+
+// Finish reasons.
+const (
+	FinishStop   = "stop"   // end-of-answer token or stop text
+	FinishLength = "length" // MaxTokens or context reached
+	FinishCancel = "cancel" // the caller cancelled
+	FinishError  = "error"  // Result.Err says what
+)
+
+// Result is the account of a finished request.
+type Result struct {
+	Finish         string
+	Stop           string // the stop text that matched, if any
+	Err            error
+	PromptTokens   int
+	CachedTokens   int       // prompt tokens served from the prefix cache
+	Tokens         []int32   // generated, the end-of-answer token excluded
+	QueueNanos     int64     // submit to first step
+	PrefillNanos   int64     // first step to first token
+	DecodeNanos    int64     // first token to last token
+	Bytes          int64     // expert bytes read
+	Hash           string    // hex SHA-256 over the logits' bits of the last prompt row and of every generated token's row, by position
+	PromptLogprobs []float32 // [prompt-1] log-probability of prompt[i+1]
+}
+
+// Stats is a snapshot of the load.
+type Stats struct {
+	Running, Queued         int
+	KVTokensUsed, KVTokens  int
+	Steps, Rows             uint64 // since start
+	DecodeRows, PrefillRows uint64
+	Tokens                  uint64 // generated
+	RoutingDropped          uint64 // routing events not delivered because a subscriber was slow
+	BusyNanos               int64  // time spent inside steps
+}
+
+// Shape is the geometry of the routing that a model reports.
+type Shape = route.Shape

@@ -1,0 +1,2 @@
+// Package sched turns requests into steps.
+package sched
