@@ -43,3 +43,9 @@ type Event struct {
 
 // Rows is the number of token positions the event covers.
 func (e *Event) Rows() int { return len(e.Tokens) }
+
+// Row returns the ids and weights of row r, each [layers, k]: views into the event.
+func (e *Event) Row(s Shape, r int) (ids []uint16, weights []float32) {
+	n := s.Slots()
+	return e.IDs[r*n : (r+1)*n : (r+1)*n], e.Weights[r*n : (r+1)*n : (r+1)*n]
+}
