@@ -1,0 +1,107 @@
+// C interface between the Go package and the kernels. All pointers are to memory outside the Go heap unless a comment says
+// otherwise; nothing here keeps a pointer that it was given except through canon_op.
+#pragma once
+#include <stdint.h>
+#include <stddef.h>
+
+enum { CANON_F32, CANON_F16, CANON_BF16, CANON_INT8, CANON_INT4 };
+enum { CANON_PORTABLE, CANON_AVX2, CANON_AVX512, CANON_VNNI, CANON_AMX };
+
+// A packed weight [rows, cols]. In a record the addresses are offsets from its start (codes_at, scales_at) and the
+// pointers are null.
+typedef struct {
+  int32_t form, scale_form, rows, cols;
+  int32_t group, groups;  // inputs a scale, scales a row; 0 for float forms
+  int64_t codes_at, scales_at;
+  const uint8_t *codes, *scales;
+} canon_matrix;
+
+typedef struct { canon_matrix gate, up, down; } canon_record;
+typedef struct { float *data; int32_t width, stride, logits; } canon_buffer;
+typedef struct { uint8_t *data; int32_t form, layers, heads, dim, pages; } canon_kv;
+
+typedef struct {
+  int32_t kind, rot, truncate;
+  double theta, factor, original, low, high, beta_fast, beta_slow, attention, mscale, mscale_all;
+} canon_rope_spec;
+
+enum {
+  CANON_OP_EMBED,      // dst = m[token]
+  CANON_OP_NORM,       // i: parts, plus one; f: eps; vec: weight or null
+  CANON_OP_QUANTISE,   // src to the program's codes; i: group
+  CANON_OP_MATMUL,     // dst = src m^T + vec
+  CANON_OP_ROPE,       // dst in place; vec: inverse frequencies; i: heads, rot, pairing, offset; d: factor
+  CANON_OP_KV_APPEND,  // src keys, src2 values; i: layer
+  CANON_OP_ATTENTION,  // dst, src queries; vec: sinks or null; i: layer, heads, window; f: scale
+  CANON_OP_SWIGLU,     // dst = silu(src) * src2
+  CANON_OP_ADD,        // dst += src
+  CANON_OP_ADD_SCALED, // dst += src * f
+  CANON_OP_SCALE,      // dst *= f
+  CANON_OP_CLAMP,      // dst into [f0, f1]
+  CANON_OP_ROUTER,     // src logits to ids, weights; vec: bias; i: score, experts, k, groups, top groups, group max, normalise, number; f: eps, least sum, scale
+  CANON_OP_FFN,        // dst = shared(src) + routed; i: experts, k
+  CANON_OP_GATHER,     // dst[i] = src[logit_row[i]]
+  CANON_OP_CHECK,      // rows of src must be finite
+};
+
+typedef struct {
+  int32_t kind, label;
+  canon_buffer dst, src, src2;
+  canon_matrix m;
+  canon_kv kv;
+  canon_record routed, shared;
+  void *shared_block;       // null = no shared expert
+  void **table;             // [experts] records, null = no routed experts
+  const float *vec;
+  int32_t *ids;             // [rows, k]
+  float *weights;           // [rows, k]
+  float f[4];
+  int32_t i[8];
+  double d;
+} canon_op;
+
+enum { CANON_FAULT_NONFINITE = 1, CANON_FAULT_KV, CANON_FAULT_BANNED, CANON_FAULT_MISSING };
+
+typedef struct {
+  int32_t rows, logit_rows, pages_stride;
+  const int32_t *tokens, *positions, *sequence;  // [rows]
+  const int32_t *pages;                          // [sequences, pages_stride]
+  const int32_t *logit_row;                      // [logit_rows]
+  int32_t *faults;                               // [rows, 2] kind and label
+  uint64_t **bans;                               // [sequences] bits or null; null = none
+} canon_step;
+
+typedef struct canon_pool canon_pool;
+typedef struct canon_program canon_program;
+
+int canon_isa_supported(int isa);  // 1 usable, 0 not on this processor, -1 not built
+int canon_physical_cores(void);    // that this process may use
+
+canon_pool *canon_pool_new(int threads, int isa);  // null if the threads cannot be had
+void canon_pool_free(canon_pool *pool);
+
+canon_program *canon_program_new(int32_t rows, int32_t logit_rows, int32_t threads);
+int canon_program_add(canon_program *p, const canon_op *op);  // copies op; non-zero without memory
+int64_t canon_program_scratch(canon_program *p);              // bytes that build wants
+void canon_program_build(canon_program *p, void *scratch);
+void canon_program_free(canon_program *p);
+int canon_run(canon_pool *pool, canon_program *p, canon_step *step);  // number of rows with a fault
+
+int64_t canon_codes_size(const canon_matrix *m);   // multiples of 64
+int64_t canon_scales_size(const canon_matrix *m);
+canon_matrix canon_matrix_at(canon_matrix m, void *block);
+void canon_pack(const canon_matrix *m, const uint8_t *codes, const uint8_t *scales, int32_t scales_per_row);
+void canon_dequantise(const canon_matrix *m, int32_t row, float *dst);
+void canon_dequantise_source(int32_t form, int32_t scale_form, int32_t rows, int32_t cols, int32_t group, const uint8_t *codes, const uint8_t *scales, float *dst);
+
+double canon_rope_frequencies(const canon_rope_spec *s, float *inv);  // returns the attention factor
+float canon_attention_scale(int32_t dim);
+
+int32_t canon_sample(const float *logits, int32_t n, float temperature, int32_t top_k, float top_p, float min_p, uint64_t seed, uint32_t choice, uint32_t position);
+float canon_draw(uint64_t seed, uint32_t choice, uint32_t position);
+int32_t canon_argmax(const float *logits, int32_t n);
+void canon_penalise(float *logits, const int32_t *ids, const int32_t *counts, int32_t n, float repetition, float frequency, float presence);
+void canon_add_bias(float *logits, const int32_t *ids, const float *bias, int32_t n);
+float canon_logsumexp(const float *logits, int32_t n);
+float canon_subtract(float a, float b);
+int32_t canon_top(const float *logits, int32_t n, int32_t *ids, int32_t k);

@@ -1,0 +1,58 @@
+package canon
+
+/*
+#include "engine.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+)
+
+// Pool is a fixed set of C threads that run programs, one step at a time. The threads sleep while there is no step and
+// spin only briefly between the operations of one. They are pinned when there is a physical core for each of them.
+type Pool struct {
+	mu      sync.Mutex // held while a step runs
+	c       *C.canon_pool
+	threads int
+	isa     ISA
+}
+
+// NewPool starts threads (0 = the physical cores that this process may use) with the kernels of one instruction set.
+func NewPool(threads int, isa ISA) (*Pool, error) {
+	if C.canon_isa_supported(C.int(isa)) != 1 {
+		_, err := Resolve(isa.String())
+		return nil, fmt.Errorf("canon: starting the pool: %w", err)
+	}
+	if threads < 0 || threads > 1024 {
+		return nil, fmt.Errorf("canon: starting the pool: %d threads; 0 to 1024 are possible", threads)
+	}
+	if threads == 0 {
+		threads = int(C.canon_physical_cores())
+	}
+	p := &Pool{threads: threads, isa: isa}
+	if p.c = C.canon_pool_new(C.int(threads), C.int(isa)); p.c == nil {
+		return nil, fmt.Errorf("canon: starting the pool: %d threads could not be created", threads)
+	}
+	runtime.SetFinalizer(p, (*Pool).Close)
+	return p, nil
+}
+
+// Threads is the number of C threads.
+func (p *Pool) Threads() int { return p.threads }
+
+// ISA is the kernel family.
+func (p *Pool) ISA() ISA { return p.isa }
+
+// Close ends the threads after the running step, if any. Closing twice is fine; running a program afterwards is an error.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.c != nil {
+		C.canon_pool_free(p.c)
+		p.c = nil
+		runtime.SetFinalizer(p, nil)
+	}
+}

@@ -1,0 +1,97 @@
+package canon
+
+/*
+#include "engine.h"
+*/
+import "C"
+
+import "fmt"
+
+// Pairing says which channels rotate together.
+type Pairing uint8
+
+// Pairings of a rotated part of width n: Half pairs (j, j+n/2), Pairs pairs (2j, 2j+1) and restores in place.
+const (
+	Half Pairing = iota
+	Pairs
+)
+
+// RopeKind is how frequencies are derived from theta.
+type RopeKind uint8
+
+// Kinds, with base_j = theta^(2j/rot).
+const (
+	RopeDefault RopeKind = iota // 1/base
+	RopeLinear                  // 1/(base*Factor)
+	RopeLlama3                  // long wavelengths divided by Factor, a ramp between
+	RopeYarn                    // ramp between interpolation and extrapolation
+)
+
+// RopeSpec describes rotary frequencies. Fields beside Theta and Rot are read only by the kinds that name them.
+type RopeSpec struct {
+	Kind      RopeKind
+	Theta     float64
+	Rot       int     // rotated channels, even
+	Factor    float64 // linear, llama3, yarn
+	Original  float64 // llama3, yarn: original_max_position_embeddings
+	LowFreq   float64 // llama3: low_freq_factor
+	HighFreq  float64 // llama3: high_freq_factor
+	BetaFast  float64 // yarn; 0 = 32
+	BetaSlow  float64 // yarn; 0 = 1
+	Truncate  bool    // yarn: floor and ceiling of the ramp's ends
+	Attention float64 // factor on cosines and sines; 0 = as the kind says (yarn: 0.1 ln(Factor) + 1 or MScale rules, else 1)
+	MScale    float64 // yarn
+	MScaleAll float64 // yarn: mscale_all_dim
+}
+
+// Rope holds inverse frequencies (rule 5: own double code, rounded once to f32) and the attention factor. Immutable.
+// Cosines and sines of a step's positions are computed at its start, once for all layers.
+type Rope struct {
+	spec   RopeSpec
+	inv    []float32 // [rot/2], off-heap
+	factor float64
+}
+
+// NewRope computes the frequencies.
+func (a *Arena) NewRope(s RopeSpec) (*Rope, error) {
+	if s.Rot <= 0 || s.Rot%2 != 0 || !(s.Theta > 0) {
+		return nil, fmt.Errorf("canon: rope: %d rotated channels with theta %v; an even number and a positive theta are needed", s.Rot, s.Theta)
+	}
+	if s.Kind > RopeYarn {
+		return nil, fmt.Errorf("canon: rope: unknown kind %d", s.Kind)
+	}
+	if s.Kind != RopeDefault && !(s.Factor > 0) {
+		return nil, fmt.Errorf("canon: rope: factor %v must be positive", s.Factor)
+	}
+	if s.Kind >= RopeLlama3 && !(s.Original > 0) {
+		return nil, fmt.Errorf("canon: rope: original_max_position_embeddings %v must be positive", s.Original)
+	}
+	if s.Kind == RopeLlama3 && !(s.HighFreq > s.LowFreq && s.LowFreq > 0) {
+		return nil, fmt.Errorf("canon: rope: low and high frequency factors %v, %v must ascend", s.LowFreq, s.HighFreq)
+	}
+	if s.BetaFast == 0 {
+		s.BetaFast = 32
+	}
+	if s.BetaSlow == 0 {
+		s.BetaSlow = 1
+	}
+	inv, err := a.Floats(s.Rot / 2)
+	if err != nil {
+		return nil, err
+	}
+	c := C.canon_rope_spec{kind: C.int32_t(s.Kind), rot: C.int32_t(s.Rot), theta: C.double(s.Theta), factor: C.double(s.Factor), original: C.double(s.Original),
+		low: C.double(s.LowFreq), high: C.double(s.HighFreq), beta_fast: C.double(s.BetaFast), beta_slow: C.double(s.BetaSlow),
+		attention: C.double(s.Attention), mscale: C.double(s.MScale), mscale_all: C.double(s.MScaleAll)}
+	if s.Truncate {
+		c.truncate = 1
+	}
+	r := &Rope{spec: s, inv: inv}
+	r.factor = float64(C.canon_rope_frequencies(&c, (*C.float)(&inv[0])))
+	return r, nil
+}
+
+// InvFreq returns the inverse frequencies [Rot/2]; read only.
+func (r *Rope) InvFreq() []float32 { return r.inv }
+
+// AttentionFactor is the factor on cosines and sines.
+func (r *Rope) AttentionFactor() float64 { return r.factor }
