@@ -1,0 +1,160 @@
+package daemon
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"covey/engine"
+)
+
+// Config is everything that can be set about the daemon. The struct tags are read by the command line and by the
+// settings layers (package settings): one field is one flag, one environment variable COVEY_NAME and one key of the
+// configuration file.
+type Config struct {
+	Addr           string   `help:"Address to listen on; port 0 takes any free port." default:"127.0.0.1:8420" placeholder:"HOST:PORT" group:"Server"`
+	Data           string   `help:"Data folder: token, database." default:"${data}" placeholder:"DIR" group:"Server"`
+	AllowHost      []string `help:"Further host names (NAME or NAME:PORT) that browsers may use to reach the daemon." placeholder:"NAME" group:"Server"`
+	TLSCert        string   `name:"tls-cert" help:"Certificate file (PEM); needed to listen beyond this machine." placeholder:"FILE" group:"Server"`
+	TLSKey         string   `name:"tls-key" help:"Key file (PEM) of the certificate." placeholder:"FILE" group:"Server"`
+	AllowPlain     bool     `help:"Listen beyond this machine without TLS: the token and all text then cross the network in the clear." group:"Server"`
+	MaxConnections int      `help:"Most TCP connections at once." default:"512" group:"Server"`
+	MaxSockets     int      `help:"Most WebSockets at once." default:"64" group:"Server"`
+	MaxTasks       int      `help:"Most API generations at once, queued ones included." default:"256" group:"Server"`
+	Drain          int      `help:"Seconds that running generations may take to end at shutdown." default:"10" group:"Server"`
+	LogLevel       string   `help:"Least level that is logged." default:"info" enum:"debug,info,warn,error" group:"Server"`
+	LogFormat      string   `help:"Form of the log; auto is text on a terminal and JSON otherwise." default:"auto" enum:"auto,text,json" group:"Server"`
+
+	EngineConfig `embed:""`
+}
+
+// EngineConfig is the part of Config that every verb which opens a model shares.
+type EngineConfig struct {
+	Model       string `help:"Model folder; the bundled model when not set." placeholder:"DIR" group:"Model"`
+	Threads     int    `help:"Threads of the kernels; 0 = physical cores." default:"0" group:"Model"`
+	ISA         string `name:"isa" help:"Kernel family: portable, avx2, avx512, vnni, amx; empty = the best of this machine." placeholder:"NAME" group:"Model"`
+	KV          string `name:"kv" help:"Form of the KV cache: f16, bf16 or f32." default:"f16" enum:"f16,bf16,f32" group:"Model"`
+	Activations string `help:"int8 (serving) or f32 (checking: weights dequantised)." default:"int8" enum:"int8,f32" group:"Model"`
+	Context     int    `help:"Longest sequence in tokens; 0 = the model's own limit." default:"0" group:"Model"`
+	BatchRows   int    `help:"Most rows of a step." default:"256" group:"Model"`
+	PrefillRows int    `help:"Most prompt rows of one sequence in a step; 0 = batch-rows." default:"0" group:"Model"`
+	Sequences   int    `help:"Most sequences that run at once; further ones queue." default:"16" group:"Model"`
+	QueueLimit  int    `help:"Most requests that wait; further ones are refused." default:"256" group:"Model"`
+	KVTokens    int    `name:"kv-tokens" help:"Capacity of the KV cache in tokens; 0 = from context and memory." default:"0" group:"Model"`
+}
+
+// Engine is the engine's form of the settings; the caller adds a logger.
+func (c EngineConfig) Engine() engine.Config {
+	return engine.Config{
+		Dir: c.Model, Threads: c.Threads, ISA: c.ISA, KV: c.KV, Activations: c.Activations, Context: c.Context,
+		BatchRows: c.BatchRows, PrefillRows: c.PrefillRows, Sequences: c.Sequences, QueueLimit: c.QueueLimit,
+		KVTokens: c.KVTokens,
+	}
+}
+
+// Validate checks what the struct tags cannot say.
+func (c Config) Validate() error {
+	host, port, err := net.SplitHostPort(c.Addr)
+	if err != nil {
+		return usage("addr", "give HOST:PORT, for example 127.0.0.1:8420", "%q is not an address", c.Addr)
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
+		return usage("addr", "a port is 0 to 65535; 0 takes any free one", "%q is not a port", port)
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return usage("tls-cert", "set both --tls-cert and --tls-key, or neither", "half of a key pair is set")
+	}
+	if !loopback(host) && c.TLSCert == "" && !c.AllowPlain {
+		return usage("addr", "set --tls-cert and --tls-key, or accept the risk with --allow-plain",
+			"%s is reachable from other machines and there is no TLS", c.Addr)
+	}
+	if !loopback(host) && unspecified(host) && len(c.AllowHost) == 0 {
+		return usage("allow-host", "name the host that browsers will use, for example --allow-host $(hostname)",
+			"%s listens on every address, and no host name is allowed yet", c.Addr)
+	}
+	for _, name := range c.AllowHost {
+		if name == "" || strings.ContainsAny(name, "/*?# @") {
+			return usage("allow-host", "give exact names, NAME or NAME:PORT", "%q is not a host name", name)
+		}
+	}
+	limits := []struct {
+		name              string
+		value, least, max int
+	}{
+		{"max-connections", c.MaxConnections, 1, 1 << 20},
+		{"max-sockets", c.MaxSockets, 1, 1 << 16},
+		{"max-tasks", c.MaxTasks, 1, 1 << 16},
+		{"drain", c.Drain, 0, 3600},
+	}
+	for _, l := range limits {
+		if l.value < l.least || l.value > l.max {
+			return usage(l.name, fmt.Sprintf("choose %d to %d", l.least, l.max), "%d is out of range", l.value)
+		}
+	}
+	return c.EngineConfig.Validate()
+}
+
+// Validate checks ranges that hold for every model; the engine checks the rest against the checkpoint.
+func (c EngineConfig) Validate() error {
+	limits := []struct {
+		name              string
+		value, least, max int
+	}{
+		{"threads", c.Threads, 0, 1024},
+		{"context", c.Context, 0, 1 << 24},
+		{"batch-rows", c.BatchRows, 0, 1 << 16},
+		{"prefill-rows", c.PrefillRows, 0, 1 << 16},
+		{"sequences", c.Sequences, 0, 1 << 12},
+		{"queue-limit", c.QueueLimit, 0, 1 << 16},
+		{"kv-tokens", c.KVTokens, 0, 1 << 30},
+	}
+	for _, l := range limits {
+		if l.value < l.least || l.value > l.max {
+			return usage(l.name, fmt.Sprintf("choose %d to %d", l.least, l.max), "%d is out of range", l.value)
+		}
+	}
+	return nil
+}
+
+// usage is a mistake in one setting.
+func usage(setting, hint, format string, args ...any) *Error {
+	return problem(KindUsage, "bad_setting", hint, nil, "%s: %s", setting, fmt.Sprintf(format, args...))
+}
+
+// loopback says whether only this machine can reach host.
+func loopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// unspecified says whether host means every address.
+func unspecified(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "" || ip != nil && ip.IsUnspecified()
+}
+
+// DefaultData is the data folder of the current user, "" when the system does not say where that is.
+func DefaultData() string {
+	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "covey")
+	}
+	switch runtime.GOOS {
+	case "darwin", "windows":
+		if dir, err := os.UserConfigDir(); err == nil {
+			return filepath.Join(dir, "Covey")
+		}
+		return ""
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, ".local", "share", "covey")
+}

@@ -1,0 +1,71 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"covey/engine"
+)
+
+// modelState is how far the model is. It goes from loading to ready or failed once.
+type modelState struct {
+	started time.Time
+
+	mu          sync.Mutex
+	done, total int64 // bytes loaded, bytes in all (0 = not known yet)
+	took        time.Duration
+	eng         *engine.Engine
+	err         *Error
+}
+
+func (m *modelState) engine() (*engine.Engine, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.err != nil:
+		return nil, m.err
+	case m.eng == nil:
+		return nil, problem(KindEnvironment, "loading", "try again in a moment", nil, "the model is loading, %d %%", m.percent())
+	}
+	return m.eng, nil
+}
+
+// percent of the bytes loaded, rounded down. The caller holds mu.
+func (m *modelState) percent() int64 {
+	if m.total <= 0 {
+		return 0
+	}
+	return min(100, max(0, m.done)*100/m.total)
+}
+
+// load opens the model and records progress and outcome.
+func (s *Server) load(ctx context.Context) {
+	c := s.cfg.Engine()
+	c.Logger = s.log
+	eng, err := engine.Open(ctx, c, func(done, total int64) {
+		s.model.mu.Lock()
+		s.model.done, s.model.total = done, total
+		s.model.mu.Unlock()
+	})
+	s.model.mu.Lock()
+	s.model.took = time.Since(s.model.started)
+	if err != nil {
+		s.model.err = problem(KindInput, "load_failed", "choose a folder that holds a model with --model DIR and start again; covey doctor names what is wrong", err, "the model could not be loaded")
+	} else {
+		s.model.eng = eng
+	}
+	took := s.model.took
+	s.model.mu.Unlock()
+	if err != nil {
+		if ctx.Err() == nil {
+			s.log.Error("the model could not be loaded", slog.String("model", c.Dir), slog.Any("err", err))
+		}
+		return
+	}
+	info := eng.Model()
+	s.log.Info("ready", slog.String("model", info.ID), slog.String("numerics", info.NumericsID), slog.String("isa", info.ISA),
+		slog.Int("threads", info.Threads), slog.Duration("dur", took))
+	s.hub.welcomeAll()
+}

@@ -1,0 +1,173 @@
+package daemon
+
+import (
+	"encoding/json"
+	"html/template"
+	"net/http"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// errorBody is the JSON of every refusal. Its first four fields are OpenAI's, so that one shape serves all clients.
+type errorBody struct {
+	Error struct {
+		Message string  `json:"message"`
+		Type    string  `json:"type"`
+		Param   *string `json:"param"`
+		Code    string  `json:"code"`
+		Hint    string  `json:"hint,omitempty"`
+	} `json:"error"`
+}
+
+// refuse answers with an error: a page for browsers that ask for one, JSON for everybody else.
+func refuse(w http.ResponseWriter, r *http.Request, status int, e *Error) {
+	if wantsHTML(r) {
+		writeStatusPage(w, status, statusPage{Title: statusTitle(status), Message: sentence(e.Message), Detail: detail(e), Hint: sentence(e.Hint)})
+		return
+	}
+	refuseJSON(w, status, e, "")
+}
+
+// refuseJSON answers in OpenAI's shape; param names the offending field, if there is one.
+func refuseJSON(w http.ResponseWriter, status int, e *Error, param string) {
+	var body errorBody
+	body.Error.Message = e.Error()
+	if param != "" {
+		body.Error.Param = &param
+	}
+	body.Error.Code = e.Code
+	body.Error.Hint = e.Hint
+	body.Error.Type = errorType(status)
+	writeJSON(w, status, body)
+}
+
+// errorType is OpenAI's class of an HTTP status.
+func errorType(status int) string {
+	switch {
+	case status == http.StatusUnauthorized:
+		return "authentication_error"
+	case status == http.StatusForbidden:
+		return "permission_error"
+	case status == http.StatusNotFound:
+		return "not_found_error"
+	case status == http.StatusTooManyRequests:
+		return "rate_limit_error"
+	case status == http.StatusServiceUnavailable:
+		return "service_unavailable"
+	case status >= 500:
+		return "server_error"
+	}
+	return "invalid_request_error"
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	encoder.Encode(v) // the client is gone if this fails
+}
+
+// refuseWithoutModel answers for a route that needs a model: 503 with the progress while it loads, or the reason why
+// it did not.
+func (s *Server) refuseWithoutModel(w http.ResponseWriter, r *http.Request, e *Error) {
+	loading := e.Code == "loading"
+	if loading {
+		w.Header().Set("Retry-After", "1")
+	}
+	if !wantsHTML(r) {
+		refuseJSON(w, http.StatusServiceUnavailable, e, "")
+		return
+	}
+	page := statusPage{Title: "Covey is loading its model", Message: sentence(e.Message), Loading: loading}
+	if loading {
+		w.Header().Set("Refresh", "1")
+		s.model.mu.Lock()
+		page.Done, page.Total = s.model.done, max(1, s.model.total)
+		s.model.mu.Unlock()
+	} else {
+		page.Title, page.Detail, page.Hint = "Covey has no model", detail(e), sentence(e.Hint)
+	}
+	writeStatusPage(w, http.StatusServiceUnavailable, page)
+}
+
+// wantsHTML says whether a person will read the answer.
+func wantsHTML(r *http.Request) bool {
+	return !strings.HasPrefix(r.URL.Path, "/v1/") && strings.Contains(r.Header.Get("Accept"), "text/html")
+}
+
+type statusPage struct {
+	Title, Message, Detail, Hint string
+	Loading                      bool
+	Done, Total                  int64
+}
+
+// statusTemplate is a page without style, script or any file of its own: it must work when nothing else does, and for
+// visitors who may not load anything else.
+var statusTemplate = template.Must(template.New("status").Parse(`<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{{.Title}}</title>
+</head>
+<body>
+<main>
+<h1>{{.Title}}</h1>
+<p role="status">{{.Message}}</p>
+{{- if .Loading}}
+<p><progress max="{{.Total}}" value="{{.Done}}" aria-label="bytes loaded"></progress></p>
+<p>This page turns into the one you asked for by itself.</p>
+{{- end}}
+{{- if .Detail}}
+<pre>{{.Detail}}</pre>
+{{- end}}
+{{- if .Hint}}
+<p>{{.Hint}}</p>
+{{- end}}
+</main>
+</body>
+</html>
+`))
+
+func writeStatusPage(w http.ResponseWriter, status int, page statusPage) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	statusTemplate.Execute(w, page) // the client is gone if this fails
+}
+
+func statusTitle(status int) string {
+	switch status {
+	case http.StatusUnauthorized:
+		return "Covey needs its link"
+	case http.StatusForbidden:
+		return "Not allowed"
+	case http.StatusNotFound:
+		return "Nothing here"
+	case http.StatusTooManyRequests:
+		return "Too many requests"
+	}
+	return http.StatusText(status)
+}
+
+func detail(e *Error) string {
+	if e.Err == nil {
+		return ""
+	}
+	return e.Err.Error()
+}
+
+// sentence gives an error's message the capital and the full stop that a page wants.
+func sentence(s string) string {
+	if s == "" {
+		return ""
+	}
+	first, size := utf8.DecodeRuneInString(s)
+	s = string(unicode.ToUpper(first)) + s[size:]
+	if last := s[len(s)-1]; last != '.' && last != '%' && last != '?' && last != '!' {
+		s += "."
+	}
+	return s
+}
