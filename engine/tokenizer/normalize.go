@@ -1,0 +1,246 @@
+package tokenizer
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// normalizer rewrites text before it is cut into words. nil = identity.
+type normalizer func(text string) string
+
+// chain applies normalizers in order.
+func chain(list []normalizer) normalizer {
+	switch len(list) {
+	case 0:
+		return nil
+	case 1:
+		return list[0]
+	}
+	return func(text string) string {
+		for _, n := range list {
+			text = n(text)
+		}
+		return text
+	}
+}
+
+// maxMarks is the number of combining marks in a row up to which the Unicode package normalises exactly; beyond it (the
+// "stream-safe text format" of UAX 15) it inserts joiners, which the reference does not.
+const maxMarks = 30
+
+// normalForm is one of Unicode's normal forms.
+func normalForm(form norm.Form) normalizer {
+	return func(text string) string {
+		if form.IsNormalString(text) {
+			return text
+		}
+		if marksInRow(text) <= maxMarks {
+			return form.String(text)
+		}
+		return normalizeSlowly(form, text)
+	}
+}
+
+// marksInRow is the length of text's longest run of combining marks, counted after decomposition.
+func marksInRow(text string) int {
+	longest, n := 0, 0
+	for _, r := range text {
+		if r < 0x300 {
+			n = 0
+			continue
+		}
+		for _, d := range norm.NFKD.String(string(r)) {
+			if combiningClass(d) == 0 {
+				n = 0
+			} else {
+				n++
+				longest = max(longest, n)
+			}
+		}
+	}
+	return longest
+}
+
+// normalizeSlowly is the algorithm of UAX 15 written out: decompose each character, order the marks, compose pairs.
+func normalizeSlowly(form norm.Form, text string) string {
+	decomposed := norm.NFD
+	if form == norm.NFKC || form == norm.NFKD {
+		decomposed = norm.NFKD
+	}
+	var runes []rune
+	for _, r := range text {
+		runes = append(runes, []rune(decomposed.String(string(r)))...)
+	}
+	for i := 0; i < len(runes); {
+		j := i
+		for j < len(runes) && combiningClass(runes[j]) != 0 {
+			j++
+		}
+		marks := runes[i:j]
+		sort.SliceStable(marks, func(a, b int) bool { return combiningClass(marks[a]) < combiningClass(marks[b]) })
+		i = j + 1
+	}
+	if form == norm.NFD || form == norm.NFKD {
+		return string(runes)
+	}
+	var out []rune
+	starter, last := -1, uint8(0) // place of the last starter in out; class of what was kept after it
+	for _, r := range runes {
+		class := combiningClass(r)
+		blocked := starter >= 0 && starter != len(out)-1 && (last >= class || last == 0)
+		if starter >= 0 && !blocked {
+			if pair := []rune(norm.NFC.String(string([]rune{out[starter], r}))); len(pair) == 1 {
+				out[starter] = pair[0]
+				continue
+			}
+		}
+		if class == 0 {
+			starter = len(out)
+		}
+		last = class
+		out = append(out, r)
+	}
+	return string(out)
+}
+
+func combiningClass(r rune) uint8 {
+	if r < 0x300 {
+		return 0
+	}
+	var buf [utf8.UTFMax]byte
+	return norm.NFD.Properties(buf[:utf8.EncodeRune(buf[:], r)]).CCC()
+}
+
+// lowercase maps each character by itself, without the rules that look at its neighbours.
+func lowercase(text string) string {
+	var b strings.Builder
+	b.Grow(len(text))
+	for _, r := range text {
+		if r == 'İ' {
+			b.WriteString("i\u0307") // the one character whose lower case is two
+			continue
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
+
+// strip removes white space at the ends.
+func strip(left, right bool) normalizer {
+	return func(text string) string {
+		if left {
+			text = strings.TrimLeftFunc(text, unicode.IsSpace)
+		}
+		if right {
+			text = strings.TrimRightFunc(text, unicode.IsSpace)
+		}
+		return text
+	}
+}
+
+// stripAccents removes combining marks.
+func stripAccents(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsMark(r) {
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// prepend puts a prefix before text that is not empty.
+func prepend(prefix string) normalizer {
+	return func(text string) string {
+		if text == "" {
+			return ""
+		}
+		return prefix + text
+	}
+}
+
+// replaceLiteral and replacePattern replace every match by content.
+func replaceLiteral(old, content string) normalizer {
+	return func(text string) string { return strings.ReplaceAll(text, old, content) }
+}
+
+func replacePattern(expr, content string) (normalizer, error) {
+	re, err := compile(expr)
+	if err != nil {
+		return nil, err
+	}
+	literal := strings.ReplaceAll(content, "$", "$$")
+	return func(text string) string {
+		out, err := re.Replace(text, literal, -1, -1)
+		if err != nil {
+			return text
+		}
+		return out
+	}, nil
+}
+
+// normalizerConfig is a normalizer as tokenizer.json spells it.
+type normalizerConfig struct {
+	Type        string             `json:"type"`
+	Normalizers []normalizerConfig `json:"normalizers"`
+	StripLeft   bool               `json:"strip_left"`
+	StripRight  bool               `json:"strip_right"`
+	Prepend     string             `json:"prepend"`
+	Pattern     *patternConfig     `json:"pattern"`
+	Content     string             `json:"content"`
+}
+
+func (c *normalizerConfig) build(where string) (normalizer, error) {
+	if c == nil {
+		return nil, nil
+	}
+	switch c.Type {
+	case "Sequence":
+		var list []normalizer
+		for i := range c.Normalizers {
+			n, err := c.Normalizers[i].build(fmt.Sprintf("%s.normalizers[%d]", where, i))
+			if err != nil {
+				return nil, err
+			}
+			if n != nil {
+				list = append(list, n)
+			}
+		}
+		return chain(list), nil
+	case "NFC":
+		return normalForm(norm.NFC), nil
+	case "NFD":
+		return normalForm(norm.NFD), nil
+	case "NFKC":
+		return normalForm(norm.NFKC), nil
+	case "NFKD":
+		return normalForm(norm.NFKD), nil
+	case "Lowercase":
+		return lowercase, nil
+	case "Strip":
+		return strip(c.StripLeft, c.StripRight), nil
+	case "StripAccents":
+		return stripAccents, nil
+	case "Prepend":
+		return prepend(c.Prepend), nil
+	case "Replace":
+		if c.Pattern.literal() != "" {
+			return replaceLiteral(c.Pattern.literal(), c.Content), nil
+		}
+		if c.Pattern == nil || c.Pattern.Regex == nil {
+			return nil, fmt.Errorf("%s: Replace without a pattern", where)
+		}
+		n, err := replacePattern(*c.Pattern.Regex, c.Content)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", where, err)
+		}
+		return n, nil
+	case "ByteLevel":
+		return byteLevel, nil
+	}
+	return nil, unsupported(where, c.Type)
+}
