@@ -1,5 +1,11 @@
 package model
 
+import (
+	"fmt"
+
+	"covey/engine/canon"
+)
+
 // Options say how a model is loaded. The zero value of a field means its default.
 type Options struct {
 	Threads     int    // C worker threads; 0 = physical cores available to the process
@@ -9,6 +15,68 @@ type Options struct {
 	MaxRows     int    // most rows of a step; 0 = 256
 	MaxSlots    int    // most sequences in a step; 0 = 16
 	MaxLogits   int    // most rows of a step that want logits; 0 = MaxRows
-	Context     int    // longest sequence in tokens; 0 = the model's own limit
+	Context     int    // longest sequence in tokens; 0 = the model's own limit, which it must not exceed
 	KVTokens    int    // capacity of the KV cache in tokens over all sequences; 0 = 2 * Context
+}
+
+// settings are options with defaults filled in and names resolved.
+type settings struct {
+	Options
+	isa         canon.ISA
+	kv          canon.Form
+	dequantised bool
+	pages       int // KV pages in all
+}
+
+func (o Options) resolve(spec *Spec) (settings, error) {
+	s := settings{Options: o}
+	bad := func(name string, value any, want string) (settings, error) {
+		return s, fmt.Errorf("model: option %s: %v, want %s", name, value, want)
+	}
+	var err error
+	if s.isa, err = canon.Resolve(o.ISA); err != nil {
+		return s, fmt.Errorf("model: option ISA: %w", err)
+	}
+	switch o.KV {
+	case "", "f16":
+		s.KV, s.kv = "f16", canon.F16
+	case "bf16":
+		s.kv = canon.BF16
+	case "f32":
+		s.kv = canon.F32
+	default:
+		return bad("KV", o.KV, "f16, bf16 or f32")
+	}
+	switch o.Activations {
+	case "", "int8":
+		s.Activations = "int8"
+	case "f32":
+		s.dequantised = true
+	default:
+		return bad("Activations", o.Activations, "int8 or f32")
+	}
+	fill := func(value *int, absent int) {
+		if *value == 0 {
+			*value = absent
+		}
+	}
+	fill(&s.MaxRows, 256)
+	fill(&s.MaxSlots, 16)
+	fill(&s.MaxLogits, s.MaxRows)
+	fill(&s.Context, spec.Context)
+	fill(&s.KVTokens, 2*s.Context)
+	switch {
+	case s.MaxRows < 1 || s.MaxRows > 1<<16:
+		return bad("MaxRows", s.MaxRows, "1 to 65536")
+	case s.MaxSlots < 1 || s.MaxSlots > 1<<16:
+		return bad("MaxSlots", s.MaxSlots, "1 to 65536")
+	case s.MaxLogits < 1 || s.MaxLogits > s.MaxRows:
+		return bad("MaxLogits", s.MaxLogits, fmt.Sprintf("1 to MaxRows (%d)", s.MaxRows))
+	case s.Context < 1 || s.Context > spec.Context:
+		return bad("Context", s.Context, fmt.Sprintf("1 to the model's %d", spec.Context))
+	case s.KVTokens < 1 || s.KVTokens > 1<<30:
+		return bad("KVTokens", s.KVTokens, "1 to 2^30")
+	}
+	s.pages = (s.KVTokens + canon.PageTokens - 1) / canon.PageTokens
+	return s, nil
 }

@@ -1,0 +1,238 @@
+package model
+
+// Loading: every weight is read with pread into a worker's scratch memory and repacked straight into the arena, tensor by
+// tensor in layer order and in parallel. Nothing but the arena outlives it, and the peak beside the arena is one source
+// tensor a worker.
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"covey/engine/canon"
+	"covey/engine/weights"
+)
+
+// layer holds the packed weights of one layer.
+type layer struct {
+	attentionNorm, mlpNorm []float32
+	q, k, v, o             *canon.Matrix
+	qBias, kBias, vBias    []float32
+	oBias                  []float32
+	qNorm, kNorm           []float32
+	dense                  *canon.Record // dense layers only
+	shared                 *canon.Record // nil = none
+	router                 *canon.Matrix
+	correction             []float32
+	experts                []*canon.Record
+}
+
+// tensors holds all packed weights of a model.
+type tensors struct {
+	embed, head *canon.Matrix // the same one where the head is tied
+	norm        []float32
+	layers      []layer
+}
+
+// loader reads weights by the names of a spec and packs them.
+type loader struct {
+	checkpoint  *weights.Checkpoint
+	spec        *Spec
+	arena       *canon.Arena
+	dequantised bool
+	elements    atomic.Int64 // weights packed
+	forms       sync.Map     // form and group, spelled: set
+	vectors     atomic.Int64 // bytes of norms and biases
+}
+
+// job is one piece of loading; size is its share of the progress.
+type job struct {
+	size int64
+	run  func(*weights.Scratch) error
+}
+
+// source reads one weight as the options want it.
+func (l *loader) source(module string, rows, cols int, s *weights.Scratch) (canon.Source, error) {
+	source, err := l.checkpoint.Source(module, rows, cols, s)
+	if err != nil {
+		return source, err
+	}
+	form := source.Form.String()
+	if source.Form.Quantised() {
+		form = fmt.Sprintf("%s g%d", form, source.Group)
+	}
+	if l.dequantised && source.Form != canon.F32 {
+		if source, err = canon.Dequantised(source); err != nil {
+			return source, err
+		}
+		form += " as f32"
+	}
+	l.forms.Store(form, nil)
+	l.elements.Add(int64(rows) * int64(cols))
+	return source, nil
+}
+
+// matrix returns a job that packs a module into *to.
+func (l *loader) matrix(to **canon.Matrix, module string, rows, cols int) job {
+	return job{size: int64(rows) * int64(cols), run: func(s *weights.Scratch) error {
+		source, err := l.source(module, rows, cols, s)
+		if err != nil {
+			return err
+		}
+		*to, err = l.arena.Pack(source)
+		return err
+	}}
+}
+
+// record returns a job that packs gate, up and down modules of a feed-forward block into *to.
+func (l *loader) record(to **canon.Record, modules [3]string, inner int) job {
+	hidden := l.spec.Hidden
+	return job{size: 3 * int64(inner) * int64(hidden), run: func(s *weights.Scratch) error {
+		gate, err := l.source(modules[0], inner, hidden, s)
+		if err != nil {
+			return err
+		}
+		up, err := l.source(modules[1], inner, hidden, s)
+		if err != nil {
+			return err
+		}
+		down, err := l.source(modules[2], hidden, inner, s)
+		if err != nil {
+			return err
+		}
+		*to, err = l.arena.PackRecord(gate, up, down)
+		return err
+	}}
+}
+
+// vector returns a job that reads n floats of a full tensor name into *to.
+func (l *loader) vector(to *[]float32, name string, n int) job {
+	return job{size: int64(n), run: func(*weights.Scratch) error {
+		values, err := l.checkpoint.Vector(name, n)
+		*to = values
+		l.elements.Add(int64(n))
+		l.vectors.Add(4 * int64(n))
+		return err
+	}}
+}
+
+// plan lists the jobs that fill t.
+func (l *loader) plan(t *tensors) ([]job, error) {
+	spec, names := l.spec, l.spec.Names
+	a := spec.Attention
+	q, kv := a.Heads*a.HeadDim, a.KVHeads*a.HeadDim
+	t.layers = make([]layer, spec.Layers)
+	var jobs []job
+
+	// Whichever of embedding and head is stored serves as both, if the configuration ties them.
+	embed, head := l.checkpoint.HasModule(names.Embed), l.checkpoint.HasModule(names.Head)
+	if embed || !spec.Tied {
+		jobs = append(jobs, l.matrix(&t.embed, names.Embed, spec.Vocab, spec.Hidden))
+	}
+	if head || !spec.Tied {
+		jobs = append(jobs, l.matrix(&t.head, names.Head, spec.Vocab, spec.Hidden))
+	}
+	if len(jobs) == 0 {
+		return nil, fmt.Errorf("model: neither %s nor %s is in the checkpoint", names.Embed, names.Head)
+	}
+	jobs = append(jobs, l.vector(&t.norm, names.Norm, spec.Hidden))
+
+	at := func(pattern string, layer int) string { return fmt.Sprintf(pattern, layer) }
+	three := func(patterns [3]string, numbers ...any) (out [3]string) {
+		for i, p := range patterns {
+			out[i] = fmt.Sprintf(p, numbers...)
+		}
+		return out
+	}
+	for i := range t.layers {
+		y := &t.layers[i]
+		jobs = append(jobs,
+			l.vector(&y.attentionNorm, at(names.AttentionNorm, i), spec.Hidden),
+			l.vector(&y.mlpNorm, at(names.MLPNorm, i), spec.Hidden),
+			l.matrix(&y.q, at(names.Q, i), q, spec.Hidden),
+			l.matrix(&y.k, at(names.K, i), kv, spec.Hidden),
+			l.matrix(&y.v, at(names.V, i), kv, spec.Hidden),
+			l.matrix(&y.o, at(names.O, i), spec.Hidden, q))
+		if a.QKVBias {
+			jobs = append(jobs, l.vector(&y.qBias, at(names.Q, i)+".bias", q), l.vector(&y.kBias, at(names.K, i)+".bias", kv), l.vector(&y.vBias, at(names.V, i)+".bias", kv))
+		}
+		if a.OutBias {
+			jobs = append(jobs, l.vector(&y.oBias, at(names.O, i)+".bias", spec.Hidden))
+		}
+		switch a.QKNorm {
+		case QKNormPerHead:
+			jobs = append(jobs, l.vector(&y.qNorm, at(names.QNorm, i), a.HeadDim), l.vector(&y.kNorm, at(names.KNorm, i), a.HeadDim))
+		case QKNormWhole:
+			jobs = append(jobs, l.vector(&y.qNorm, at(names.QNorm, i), q), l.vector(&y.kNorm, at(names.KNorm, i), kv))
+		}
+		if spec.Dense[i] {
+			jobs = append(jobs, l.record(&y.dense, three(names.Dense, i), spec.DenseInner))
+			continue
+		}
+		jobs = append(jobs, l.matrix(&y.router, at(names.Router, i), spec.MoE.Experts, spec.Hidden))
+		if spec.MoE.Correction {
+			jobs = append(jobs, l.vector(&y.correction, at(names.Correction, i), spec.MoE.Experts))
+		}
+		if spec.MoE.Shared > 0 {
+			jobs = append(jobs, l.record(&y.shared, three(names.Shared, i), spec.MoE.Shared))
+		}
+		y.experts = make([]*canon.Record, spec.MoE.Experts)
+		for e := range y.experts {
+			jobs = append(jobs, l.record(&y.experts[e], three(names.Expert, i, e), spec.MoE.Inner))
+		}
+	}
+	return jobs, nil
+}
+
+// load runs the plan on workers goroutines. progress may be nil; it is called from one goroutine at a time.
+func (l *loader) load(ctx context.Context, workers int, progress func(done, total int64)) (*tensors, error) {
+	t := &tensors{}
+	jobs, err := l.plan(t)
+	if err != nil {
+		return nil, err
+	}
+	var total, done int64
+	for _, j := range jobs {
+		total += j.size
+	}
+	var next atomic.Int64
+	var mu sync.Mutex
+	group, ctx := errgroup.WithContext(ctx)
+	for range workers {
+		group.Go(func() error {
+			var scratch weights.Scratch
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= len(jobs) {
+					return nil
+				}
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				scratch.Reset()
+				if err := jobs[i].run(&scratch); err != nil {
+					return fmt.Errorf("model: loading: %w", err)
+				}
+				mu.Lock()
+				done += jobs[i].size
+				if progress != nil {
+					progress(done, total)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	if t.embed == nil {
+		t.embed = t.head
+	}
+	if t.head == nil {
+		t.head = t.embed
+	}
+	return t, nil
+}

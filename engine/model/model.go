@@ -1,0 +1,236 @@
+// Package model turns a checkpoint into a running forward pass: config.json becomes a Spec (architectures as data, one
+// file per family), weights are repacked into off-heap memory, and a canonical program is built once and run for each
+// step.
+//
+// A Model computes rows; which rows make up a step, what is sampled from their logits and which KV pages they use is the
+// scheduler's business.
+package model
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"covey/engine/canon"
+	"covey/engine/route"
+	"covey/engine/weights"
+)
+
+// Info describes a loaded model. Immutable.
+type Info struct {
+	Hash          string        // of the checkpoint, see weights.Checkpoint.Hash
+	NumericsID    string        // short hash of Numerics
+	Numerics      string        // rule version, mode, activations, weight forms, KV form: what results depend on beside the weights
+	Shape         route.Shape   // MoE geometry
+	Parameters    int64         // weights in all
+	Active        int64         // weights read for one token
+	Bytes         int64         // weight bytes resident
+	BytesPerToken int64         // weight bytes read for one decoded token in a step of its own
+	RecordBytes   []int64       // [MoE layers] bytes of one routed expert
+	ISA           canon.ISA     // kernel family in use
+	Threads       int           // C threads
+	Context       int           // longest sequence in tokens
+	KVPages       int           // pages of the KV cache
+	KVBytes       int64         // KV bytes of one token
+	LoadTime      time.Duration // reading and repacking the weights
+}
+
+// Model is a loaded checkpoint. Step, ZeroPage and Close must be called from one goroutine at a time; the rest is
+// immutable.
+type Model struct {
+	spec     *Spec
+	settings settings
+	info     Info
+	arena    *canon.Arena
+	pool     *canon.Pool
+	kv       *canon.KV
+	forward  *forward
+	output   Output
+	seen     []uint64 // [MoE layers, words] experts that a step has counted
+}
+
+// Load reads all weights of a checkpoint into memory and builds its forward pass. progress may be nil; it is called with
+// weights done and in all, from one goroutine at a time. The checkpoint may be closed afterwards. The caller closes the
+// model.
+func Load(ctx context.Context, checkpoint *weights.Checkpoint, options Options, progress func(done, total int64)) (*Model, error) {
+	spec, err := ReadSpec(checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	s, err := options.resolve(spec)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{spec: spec, settings: s, arena: canon.NewArena(0)}
+	if err := m.load(ctx, checkpoint, progress); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+func (m *Model) load(ctx context.Context, checkpoint *weights.Checkpoint, progress func(done, total int64)) error {
+	start := time.Now()
+	spec, s := m.spec, m.settings
+	l := &loader{checkpoint: checkpoint, spec: spec, arena: m.arena, dequantised: s.dequantised}
+	t, err := l.load(ctx, runtime.GOMAXPROCS(0), progress)
+	if err != nil {
+		return err
+	}
+	if m.pool, err = canon.NewPool(s.Threads, s.isa); err != nil {
+		return fmt.Errorf("model: %w", err)
+	}
+	a := spec.Attention
+	if m.kv, err = m.arena.NewKV(canon.KVSpec{Layers: spec.Layers, Heads: a.KVHeads, Dim: a.HeadDim, Pages: s.pages, Form: s.kv}); err != nil {
+		return fmt.Errorf("model: %w", err)
+	}
+	limits := canon.Limits{Rows: s.MaxRows, LogitRows: s.MaxLogits, Sequences: s.MaxSlots, Pages: min(s.pages, (s.Context+canon.PageTokens-1)/canon.PageTokens)}
+	if m.forward, err = build(spec, t, m.pool, m.arena, m.kv, limits); err != nil {
+		return err
+	}
+	m.describe(checkpoint, l, t)
+	m.info.LoadTime = time.Since(start)
+	places := m.info.Shape.Slots()
+	m.output.IDs, m.output.Weights = make([]uint16, s.MaxRows*places), make([]float32, s.MaxRows*places)
+	m.seen = make([]uint64, len(m.info.Shape.Layers)*((spec.MoE.Experts+63)/64))
+	return nil
+}
+
+// describe fills info.
+func (m *Model) describe(checkpoint *weights.Checkpoint, l *loader, t *tensors) {
+	spec, s := m.spec, m.settings
+	i := Info{
+		Hash: checkpoint.Hash(), Parameters: l.elements.Load(), Context: s.Context, ISA: m.pool.ISA(), Threads: m.pool.Threads(),
+		Shape:   route.Shape{Layers: spec.MoELayers(), Experts: spec.MoE.Experts, TopK: spec.MoE.TopK},
+		KVPages: s.pages, KVBytes: m.kv.PageBytes() / canon.PageTokens,
+	}
+	i.Active = i.Parameters
+	i.Bytes = l.vectors.Load() + t.embed.Bytes()
+	if t.head != t.embed { // a token reads one row of an embedding that is not also the head
+		i.Active -= int64(spec.Vocab-1) * int64(spec.Hidden)
+		i.Bytes += t.head.Bytes()
+		i.BytesPerToken -= t.embed.Bytes() - t.embed.Bytes()/int64(spec.Vocab)
+	}
+	for n := range t.layers {
+		y := &t.layers[n]
+		i.Bytes += y.q.Bytes() + y.k.Bytes() + y.v.Bytes() + y.o.Bytes()
+		if spec.Dense[n] {
+			i.Bytes += y.dense.Bytes()
+			continue
+		}
+		i.Bytes += y.router.Bytes()
+		if y.shared != nil {
+			i.Bytes += y.shared.Bytes()
+		}
+		idle := int64(spec.MoE.Experts - spec.MoE.TopK)
+		record := y.experts[0].Bytes()
+		i.RecordBytes = append(i.RecordBytes, record)
+		i.Bytes += int64(spec.MoE.Experts) * record
+		i.BytesPerToken -= idle * record
+		i.Active -= idle * 3 * int64(spec.MoE.Inner) * int64(spec.Hidden)
+	}
+	i.BytesPerToken += i.Bytes
+
+	var forms []string
+	l.forms.Range(func(form, _ any) bool { forms = append(forms, form.(string)); return true })
+	slices.Sort(forms)
+	i.Numerics = fmt.Sprintf("rules %d, exact, activations %s, weights %s, kv %s", canon.RuleVersion, s.Activations, strings.Join(forms, " + "), s.KV)
+	sum := sha256.Sum256([]byte(i.Numerics))
+	i.NumericsID = hex.EncodeToString(sum[:6])
+	m.info = i
+}
+
+// Spec is the architecture; read only.
+func (m *Model) Spec() *Spec { return m.spec }
+
+// Info describes the model.
+func (m *Model) Info() Info { return m.info }
+
+// Close ends the threads and gives all memory back. Outputs of Step must not be used afterwards.
+func (m *Model) Close() error {
+	if m.forward != nil {
+		m.forward.program.Close()
+		m.forward = nil
+	}
+	if m.pool != nil {
+		m.pool.Close()
+		m.pool = nil
+	}
+	return m.arena.Close()
+}
+
+// ZeroPage clears one KV page in all layers; see kv.New.
+func (m *Model) ZeroPage(page int32) { m.kv.Zero(int(page)) }
+
+// Expert names one routed expert by model layer and id.
+type Expert struct{ Layer, ID int }
+
+// NewBan makes a set of experts for Batch.Banned. An expert that does not exist is an error, and so is leaving a layer
+// fewer experts than its router must choose (canon.ErrBanned).
+func (m *Model) NewBan(experts []Expert) (*Ban, error) {
+	ban := m.forward.program.NewBan()
+	for _, e := range experts {
+		router := slices.Index(m.info.Shape.Layers, e.Layer)
+		if router < 0 {
+			return nil, fmt.Errorf("model: ban: layer %d has no experts; layers %d to %d have", e.Layer, m.info.Shape.Layers[0], m.info.Shape.Layers[len(m.info.Shape.Layers)-1])
+		}
+		if err := ban.Add(router, e.ID); err != nil {
+			return nil, fmt.Errorf("model: layer %d: %w", e.Layer, err)
+		}
+	}
+	return ban, nil
+}
+
+// Step runs one batch and returns when it is done. Rows that failed (Output.Faults) do not affect the others; an error
+// means that nothing ran because the batch is malformed. The call is not interruptible: it takes one forward pass over
+// at most MaxRows rows.
+func (m *Model) Step(b *Batch) (*Output, error) {
+	out := &m.output
+	out.Faults = nil
+	var faults *canon.FaultError
+	if err := m.forward.program.Run(b); errors.As(err, &faults) {
+		out.Faults = make([]error, b.Rows())
+		for _, f := range faults.Faults {
+			out.Faults[f.Row] = fmt.Errorf("model: %s: %w", f.Op, f.Kind)
+		}
+	} else if err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	out.Logits = out.Logits[:0]
+	for i := range b.LogitRows {
+		out.Logits = append(out.Logits, m.forward.logits.Row(i))
+	}
+	m.gather(b.Rows())
+	return out, nil
+}
+
+// gather copies routing out of the choices of each layer, [layer][row, k], into [row, layer, k], and counts the bytes of
+// the records that the rows used.
+func (m *Model) gather(rows int) {
+	out, k, layers := &m.output, m.spec.MoE.TopK, len(m.forward.choices)
+	out.IDs, out.Weights = out.IDs[:rows*layers*k], out.Weights[:rows*layers*k]
+	words := (m.spec.MoE.Experts + 63) / 64
+	clear(m.seen)
+	out.Bytes = 0
+	for l, choice := range m.forward.choices {
+		seen := m.seen[l*words : (l+1)*words]
+		for r := range rows {
+			at := (r*layers + l) * k
+			copy(out.Weights[at:], choice.Weights(r))
+			for i, id := range choice.IDs(r) {
+				if uint(id) >= uint(m.spec.MoE.Experts) { // a failed row has no choice
+					id = 0
+				} else if bit := uint64(1) << (id % 64); seen[id/64]&bit == 0 {
+					seen[id/64] |= bit
+					out.Bytes += m.info.RecordBytes[l]
+				}
+				out.IDs[at+i] = uint16(id)
+			}
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package model
+
+import (
+	"slices"
+
+	"covey/engine/canon"
+)
+
+// qwen3MoE is Qwen3-30B-A3B and its kin: per-head query and key norms, a softmax router, no shared expert, and dense
+// layers at intervals.
+func qwen3MoE(c *config) Spec {
+	s := c.common()
+	s.NormEps = float32(c.positive("rms_norm_eps", 1e-6))
+	s.Attention = c.heads(s.Hidden)
+	s.Attention.QKNorm = QKNormPerHead
+	bias := c.boolean("attention_bias", false)
+	s.Attention.QKVBias, s.Attention.OutBias = bias, bias
+	s.Attention.Window = make([]int, s.Layers)
+	// The window counts only if its flag is set, and then on every layer whatever max_window_layers says.
+	window := c.integer("sliding_window", 4096, 1, 1<<24)
+	if c.boolean("use_sliding_window", false) {
+		for l := range s.Attention.Window {
+			s.Attention.Window[l] = window
+		}
+	}
+	c.without("max_window_layers")
+	s.Rope = c.rope(s.Attention.HeadDim, ropeDefaults{theta: 1e4, partial: 1, fixed: true})
+	s.Pairing = canon.Half
+
+	s.MoE = MoE{
+		Experts: c.experts(),
+		TopK:    c.integer("num_experts_per_tok", required, 1, 64),
+		Inner:   c.integer("moe_intermediate_size", required, 1, 1<<16),
+	}
+	s.MoE.Router = canon.RouterSpec{Score: canon.ScoreSoftmax, Experts: s.MoE.Experts, TopK: s.MoE.TopK, Normalise: c.boolean("norm_topk_prob", false)}
+	s.DenseInner = c.integer("intermediate_size", 6144, 1, 1<<20)
+	only, step := c.integers("mlp_only_layers"), c.integer("decoder_sparse_step", 1, 1, 1024)
+	s.Dense = make([]bool, s.Layers)
+	for l := range s.Dense {
+		s.Dense[l] = slices.Contains(only, l) || (l+1)%step != 0
+	}
+	return s
+}
+
+// experts reads the number of routed experts, which two keys may spell.
+func (c *config) experts() int {
+	n := c.integer("num_experts", 0, 0, 1<<16-1)
+	other := c.integer("num_local_experts", n, 0, 1<<16-1)
+	switch {
+	case n == 0:
+		n = other
+	case n != other:
+		c.refuse("num_local_experts", "%d, but num_experts is %d", other, n)
+	}
+	if n == 0 {
+		c.refuse("num_experts", "missing or zero")
+		n = 1
+	}
+	return n
+}

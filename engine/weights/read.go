@@ -1,0 +1,276 @@
+package weights
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+
+	"covey/engine/canon"
+)
+
+// Scratch is memory that one reader reuses from source to source. The zero value is ready; not safe for concurrent use.
+type Scratch struct {
+	block []byte
+	used  int64
+}
+
+// Reset makes all memory available again: sources read with this scratch are void.
+func (s *Scratch) Reset() { s.used = 0 }
+
+// take returns n bytes that stay valid until Reset.
+func (s *Scratch) take(n int64) []byte {
+	if s.used+n > int64(len(s.block)) {
+		// The old block lives on for as long as a source points into it.
+		s.block, s.used = make([]byte, max(2*n, 1<<16)), 0
+	}
+	b := s.block[s.used : s.used+n : s.used+n]
+	s.used += n
+	return b
+}
+
+// floatForms maps stored float types to canonical forms.
+var floatForms = map[Type]canon.Form{"F32": canon.F32, "F16": canon.F16, "BF16": canon.BF16}
+
+// HasModule says whether the checkpoint has a weight for module, plain or packed.
+func (c *Checkpoint) HasModule(module string) bool {
+	_, plain := c.byName[module+".weight"]
+	_, packed := c.byName[module+".weight_packed"]
+	return plain || packed
+}
+
+// Source reads the weight of a module ("model.layers.0.mlp.up_proj") of shape [rows, cols] as stored, quantised or not.
+// The result lies in s and is valid until s is reset.
+func (c *Checkpoint) Source(module string, rows, cols int, s *Scratch) (canon.Source, error) {
+	plain, packed := module+".weight", module+".weight_packed"
+	t, isPlain := c.byName[plain]
+	_, isPacked := c.byName[packed]
+	switch {
+	case isPlain && isPacked:
+		return canon.Source{}, c.refuse(plain, again, "stored both plain and packed")
+	case isPacked:
+		return c.packedSource(module, rows, cols, s)
+	case !isPlain:
+		return canon.Source{}, c.refuse(plain, "the configuration promises it: "+again, "missing")
+	}
+	form, ok := floatForms[t.Type]
+	if !ok {
+		return canon.Source{}, c.refuse(plain, "use a plain f32, f16 or bf16 checkpoint, or compressed-tensors pack-quantized int4 or int8", "dtype %s is not supported", t.Type)
+	}
+	if !slices.Equal(t.Shape, []int64{int64(rows), int64(cols)}) {
+		return canon.Source{}, c.refuse(plain, "check config.json against the tensors", "shape %v, but the configuration gives [%d %d]", t.Shape, rows, cols)
+	}
+	codes := s.take(t.size)
+	if err := c.read(plain, t, codes); err != nil {
+		return canon.Source{}, err
+	}
+	return canon.Source{Name: module, Form: form, Rows: rows, Cols: cols, Codes: codes}, nil
+}
+
+// packedSource reads a pack-quantized module.
+func (c *Checkpoint) packedSource(module string, rows, cols int, s *Scratch) (canon.Source, error) {
+	packed, scale, shape := module+".weight_packed", module+".weight_scale", module+".weight_shape"
+	fail := func(tensor, format string, args ...any) (canon.Source, error) {
+		return canon.Source{}, c.refuse(tensor, "check config.json against the tensors", format, args...)
+	}
+	if c.scheme == nil {
+		return fail(packed, "packed, but config.json has no quantization_config")
+	}
+	if c.scheme.ignore.rank(module) != matchNone {
+		return fail(packed, "packed, although quantization_config ignores it")
+	}
+	g := c.scheme.method(module)
+	if g == nil {
+		return fail(packed, "packed, but no group of quantization_config claims it")
+	}
+	for _, extra := range []string{".weight_zero_point", ".weight_g_idx", ".weight_global_scale"} {
+		if _, ok := c.byName[module+extra]; ok {
+			return fail(module+extra, "zero points, permuted inputs and global scales are not supported")
+		}
+	}
+	dims, err := c.Integers(shape, 2)
+	if err != nil {
+		return canon.Source{}, err
+	}
+	if dims[0] != int64(rows) || dims[1] != int64(cols) {
+		return fail(shape, "shape %v, but the configuration gives [%d %d]", dims, rows, cols)
+	}
+	perWord := 32 / g.bits
+	words := (cols + perWord - 1) / perWord
+	t := c.byName[packed]
+	if t.Type != "I32" || !slices.Equal(t.Shape, []int64{int64(rows), int64(words)}) {
+		return fail(packed, "%s %v, but %d-bit values of [%d %d] need I32 [%d %d]", t.Type, t.Shape, g.bits, rows, cols, rows, words)
+	}
+	codes := s.take(t.size)
+	if err := c.read(packed, t, codes); err != nil {
+		return canon.Source{}, err
+	}
+	codes = trimRows(codes, words*4, (cols*g.bits+7)/8)
+
+	out := canon.Source{Name: module, Form: canon.Int4, Rows: rows, Cols: cols, Group: g.inputs, Codes: codes}
+	if g.bits == 8 {
+		out.Form = canon.Int8
+	}
+	t, ok := c.byName[scale]
+	if !ok {
+		return fail(scale, "missing")
+	}
+	if out.ScaleForm, ok = floatForms[t.Type]; !ok {
+		return fail(scale, "scales of dtype %s are not supported", t.Type)
+	}
+	width := out.ScaleForm.Bits() / 8
+	switch {
+	case g.inputs > 0:
+		if groups := (cols + g.inputs - 1) / g.inputs; !slices.Equal(t.Shape, []int64{int64(rows), int64(groups)}) {
+			return fail(scale, "shape %v, but groups of %d need [%d %d]", t.Shape, g.inputs, rows, groups)
+		}
+	case g.inputs == 0: // one scale a row
+		if t.Elements() != int64(rows) {
+			return fail(scale, "shape %v, but one scale a row needs [%d 1]", t.Shape, rows)
+		}
+		out.Group = cols
+	default: // one scale for all
+		if t.Elements() != 1 {
+			return fail(scale, "shape %v, but one scale a matrix needs [1]", t.Shape)
+		}
+		out.Group = cols
+	}
+	out.Scales = s.take(int64(width) * int64(max(rows, int(t.Elements()))))[:t.size]
+	if err := c.read(scale, t, out.Scales); err != nil {
+		return canon.Source{}, err
+	}
+	if at := nonFinite(out.Scales, out.ScaleForm); at >= 0 {
+		return canon.Source{}, c.refuse(scale, again, "scale %d is not finite", at)
+	}
+	if g.inputs < 0 {
+		one := slices.Clone(out.Scales)
+		out.Scales = out.Scales[:rows*width]
+		for r := range rows {
+			copy(out.Scales[r*width:], one)
+		}
+	}
+	return out, nil
+}
+
+// trimRows drops the padding at the end of each row of from bytes, in place, so that rows of to bytes are contiguous.
+func trimRows(codes []byte, from, to int) []byte {
+	if from == to {
+		return codes
+	}
+	rows := len(codes) / from
+	for r := range rows {
+		copy(codes[r*to:(r+1)*to], codes[r*from:r*from+to])
+	}
+	return codes[:rows*to]
+}
+
+// nonFinite returns the index of the first infinity or NaN, or -1.
+func nonFinite(data []byte, form canon.Form) int {
+	if form == canon.F32 {
+		for i := 0; i+4 <= len(data); i += 4 {
+			if binary.LittleEndian.Uint32(data[i:])&0x7f800000 == 0x7f800000 {
+				return i / 4
+			}
+		}
+		return -1
+	}
+	mask := uint16(0x7c00) // binary16
+	if form == canon.BF16 {
+		mask = 0x7f80
+	}
+	for i := 0; i+2 <= len(data); i += 2 {
+		if binary.LittleEndian.Uint16(data[i:])&mask == mask {
+			return i / 2
+		}
+	}
+	return -1
+}
+
+// read fills dst[:t.size] with the stored bytes of t.
+func (t *Tensors) read(name string, info Tensor, dst []byte) error {
+	if _, err := info.file.handle.ReadAt(dst[:info.size], info.begin); err != nil {
+		return &FormatError{File: info.file.name, Tensor: name, Offset: info.begin,
+			Problem: fmt.Sprintf("reading %d bytes: %v", info.size, err), Remedy: "the file changed or the disk failed; " + again}
+	}
+	return nil
+}
+
+// Vector reads n floats stored under the full tensor name, widened exactly to f32. Any shape of n elements is accepted.
+// A value that is not finite is refused: norms and biases have no use for one.
+func (t *Tensors) Vector(name string, n int) ([]float32, error) {
+	info, ok := t.byName[name]
+	if !ok {
+		return nil, t.refuse(name, "the configuration promises it: "+again, "missing")
+	}
+	form, ok := floatForms[info.Type]
+	if !ok {
+		return nil, t.refuse(name, "use a checkpoint that keeps it in f32, f16 or bf16", "dtype %s is not supported", info.Type)
+	}
+	if info.Elements() != int64(n) {
+		return nil, t.refuse(name, "check config.json against the tensors", "shape %v, but the configuration gives %d values", info.Shape, n)
+	}
+	raw := make([]byte, info.size)
+	if err := t.read(name, info, raw); err != nil {
+		return nil, err
+	}
+	if at := nonFinite(raw, form); at >= 0 {
+		return nil, t.refuse(name, again, "value %d is not finite", at)
+	}
+	return widen(raw, form, n)
+}
+
+// widen converts stored floats to f32; every such conversion is exact.
+func widen(raw []byte, form canon.Form, n int) ([]float32, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	wide, err := canon.Dequantised(canon.Source{Form: form, Rows: 1, Cols: n, Codes: raw})
+	if err != nil {
+		return nil, fmt.Errorf("weights: widening: %w", err)
+	}
+	out := make([]float32, n)
+	if _, err := binary.Decode(wide.Codes, binary.LittleEndian, out); err != nil {
+		return nil, fmt.Errorf("weights: widening: %w", err)
+	}
+	return out, nil
+}
+
+// Integers reads n integers of type I64 or I32.
+func (t *Tensors) Integers(name string, n int) ([]int64, error) {
+	info, ok := t.byName[name]
+	if !ok {
+		return nil, t.refuse(name, again, "missing")
+	}
+	if info.Type != "I64" && info.Type != "I32" || info.Elements() != int64(n) {
+		return nil, t.refuse(name, again, "%s %v, want %d integers", info.Type, info.Shape, n)
+	}
+	raw := make([]byte, info.size)
+	if err := t.read(name, info, raw); err != nil {
+		return nil, err
+	}
+	out := make([]int64, n)
+	for i := range out {
+		if info.Type == "I64" {
+			out[i] = int64(binary.LittleEndian.Uint64(raw[8*i:]))
+		} else {
+			out[i] = int64(int32(binary.LittleEndian.Uint32(raw[4*i:])))
+		}
+	}
+	return out, nil
+}
+
+// refuse makes a FormatError about a tensor, with its file and offset where it has one.
+func (t *Tensors) refuse(tensor, remedy, format string, args ...any) error {
+	e := &FormatError{File: t.files[0].name, Tensor: tensor, Offset: -1, Problem: fmt.Sprintf(format, args...), Remedy: remedy}
+	if len(t.files) > 1 {
+		e.File = "model.safetensors.index.json"
+	}
+	if info, ok := t.byName[tensor]; ok {
+		e.File, e.Offset = info.file.name, info.begin
+	} else if base, packed := strings.CutSuffix(tensor, ".weight"); packed {
+		if info, ok := t.byName[base+".weight_packed"]; ok {
+			e.File = info.file.name
+		}
+	}
+	return e
+}

@@ -1,0 +1,260 @@
+// Package weights reads checkpoints: the configuration, the named tensors and the side files of a model folder.
+//
+// A Checkpoint is what every storage format becomes: config.json's bytes, tensors by name (kind, shape, where the
+// bytes lie) and small files beside them. The reader of a format (safetensors.go) fills the tensor table and nothing
+// else; how quantised matrices are spelled (packed.go) is a second, separate question asked by name. Tensor bytes are
+// read with pread, not mapped: a file that shrinks while it is read gives an error and never a fault.
+//
+// Everything in a model folder is untrusted. Sizes are checked against the real file before anything is allocated,
+// names are opened through os.Root, and every refusal names the file, the tensor, the offset and the remedy.
+package weights
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+)
+
+// Limits on what a model folder may ask for. Real checkpoints stay far below each of them.
+const (
+	MaxHeader = 100 << 20 // bytes of one safetensors header (the format's own limit)
+	MaxIndex  = 256 << 20 // bytes of model.safetensors.index.json
+	MaxConfig = 4 << 20   // bytes of config.json
+	MaxShards = 4096      // files of one checkpoint
+	MaxDims   = 8         // dimensions of one tensor
+)
+
+// FormatError is a refusal of a model folder's content. Every field but Problem may be empty or, for Offset, negative.
+type FormatError struct {
+	File    string // name inside the model folder
+	Tensor  string
+	Offset  int64  // byte in File; negative when no single place is to blame
+	Problem string // what is wrong
+	Remedy  string // what the owner of the file can do
+}
+
+func (e *FormatError) Error() string {
+	var b strings.Builder
+	b.WriteString("weights: ")
+	b.WriteString(e.File)
+	if e.Tensor != "" {
+		fmt.Fprintf(&b, ": tensor %q", e.Tensor)
+	}
+	if e.Offset >= 0 {
+		fmt.Fprintf(&b, " at byte %d", e.Offset)
+	}
+	b.WriteString(": ")
+	b.WriteString(e.Problem)
+	if e.Remedy != "" {
+		b.WriteString("; ")
+		b.WriteString(e.Remedy)
+	}
+	return b.String()
+}
+
+const again = "download the file again"
+
+// Tensor says what one named tensor is and where its bytes lie. Offsets have been checked against the file.
+type Tensor struct {
+	Type  Type
+	Shape []int64 // outermost first; read only
+	file  *file
+	begin int64 // absolute byte in the file
+	size  int64
+}
+
+// Bytes is the stored length of the tensor.
+func (t Tensor) Bytes() int64 { return t.size }
+
+// Elements is the product of the shape (1 for a scalar); it cannot overflow because Bytes was checked.
+func (t Tensor) Elements() int64 {
+	n := int64(1)
+	for _, d := range t.Shape {
+		n *= d
+	}
+	return n
+}
+
+// file is one open tensor file.
+type file struct {
+	name   string
+	handle *os.File
+	size   int64
+	header []byte // raw header, part of the checkpoint's hash
+	data   int64  // first byte of tensor data
+}
+
+// Tensors is a table of named tensors over open files. It is immutable after opening; all methods but Close may be
+// called from several goroutines at once.
+type Tensors struct {
+	root   *os.Root
+	files  []*file
+	byName map[string]Tensor
+}
+
+// Checkpoint is one open model folder: its tensors, its configuration and how packed matrices are to be read.
+type Checkpoint struct {
+	Tensors
+	dir    string
+	config []byte
+	scheme *scheme // nil = nothing is quantised
+	hash   string
+}
+
+// Open reads the configuration and the tensor table of the model folder dir: config.json, and either
+// model.safetensors or the shards that model.safetensors.index.json names. No tensor is read. The caller closes it.
+func Open(dir string) (*Checkpoint, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("weights: opening model folder: %w", err)
+	}
+	c := &Checkpoint{Tensors: Tensors{root: root, byName: map[string]Tensor{}}, dir: dir}
+	if err := c.open(); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// OpenTensors opens the single safetensors file called name in the folder dir. The caller closes it.
+func OpenTensors(dir, name string) (*Tensors, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("weights: opening folder: %w", err)
+	}
+	t := &Tensors{root: root, byName: map[string]Tensor{}}
+	if err := t.openSingle(name); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+func (c *Checkpoint) open() error {
+	config, err := c.File("config.json", MaxConfig)
+	if err != nil {
+		return err
+	}
+	c.config = config
+	if err := c.openTensors(); err != nil {
+		return err
+	}
+	if c.scheme, err = readScheme(config); err != nil {
+		return err
+	}
+	c.hash, err = c.fingerprint()
+	return err
+}
+
+// openTensors opens the tensor files and fills the table.
+func (c *Checkpoint) openTensors() error {
+	const single, index = "model.safetensors", "model.safetensors.index.json"
+	_, err := c.root.Lstat(index)
+	switch {
+	case err == nil:
+		return c.openShards(index)
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("weights: %s: %w", index, err)
+	}
+	if _, err := c.root.Lstat(single); errors.Is(err, fs.ErrNotExist) {
+		return &FormatError{File: single, Offset: -1, Problem: "not found, nor " + index,
+			Remedy: "point at a folder with a safetensors checkpoint"}
+	}
+	return c.openSingle(single)
+}
+
+// openSingle fills the table from one file.
+func (t *Tensors) openSingle(name string) error {
+	f, entries, err := openSafetensors(t.root, name)
+	if err != nil {
+		return err
+	}
+	t.files = append(t.files, f)
+	maps.Copy(t.byName, entries)
+	return nil
+}
+
+// Close releases the files. Tensors must not be read afterwards.
+func (t *Tensors) Close() error {
+	var errs []error
+	for _, f := range t.files {
+		errs = append(errs, f.handle.Close())
+	}
+	t.files = nil
+	return errors.Join(append(errs, t.root.Close())...)
+}
+
+// Dir is the folder as given to Open.
+func (c *Checkpoint) Dir() string { return c.dir }
+
+// Config is the content of config.json; read only.
+func (c *Checkpoint) Config() []byte { return c.config }
+
+// Hash identifies the checkpoint: hex SHA-256 over the configuration, the tokenizer, every tensor file's name, size
+// and header, and 64 evenly spaced blocks of 4 KiB of each file's data. It tells a fine-tune from its parent in
+// milliseconds; it is an identity, not a proof against deliberate tampering.
+func (c *Checkpoint) Hash() string { return c.hash }
+
+// File reads a whole side file of at most limit bytes. A missing file gives an error that matches fs.ErrNotExist.
+func (c *Checkpoint) File(name string, limit int64) ([]byte, error) {
+	f, err := c.root.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("weights: opening %s: %w", name, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("weights: reading %s: %w", name, err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &FormatError{File: name, Offset: -1, Problem: "not a regular file", Remedy: "replace it by a plain file"}
+	}
+	if info.Size() > limit {
+		return nil, &FormatError{File: name, Offset: -1, Problem: fmt.Sprintf("%d bytes, more than the %d allowed", info.Size(), limit), Remedy: again}
+	}
+	data := make([]byte, info.Size())
+	if _, err := io.ReadFull(f, data); err != nil {
+		return nil, fmt.Errorf("weights: reading %s: %w", name, err)
+	}
+	return data, nil
+}
+
+// Names lists all tensors in lexical order.
+func (t *Tensors) Names() []string { return slices.Sorted(maps.Keys(t.byName)) }
+
+// Tensor describes a tensor by name.
+func (t *Tensors) Tensor(name string) (Tensor, bool) {
+	found, ok := t.byName[name]
+	return found, ok
+}
+
+// fingerprint computes Hash.
+func (c *Checkpoint) fingerprint() (string, error) {
+	h := newFingerprint()
+	h.part("config.json", c.config)
+	tokenizer, err := c.File("tokenizer.json", 1<<30)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	h.part("tokenizer.json", tokenizer)
+	const blocks, block = 64, 4096
+	buf := make([]byte, block)
+	for _, f := range c.files {
+		h.part(f.name, f.header)
+		data := f.size - f.data
+		h.number(data)
+		for i := range int64(blocks) {
+			at := f.data + data/blocks*i
+			n, err := f.handle.ReadAt(buf, at)
+			if err != nil && err != io.EOF {
+				return "", fmt.Errorf("weights: reading %s: %w", f.name, err)
+			}
+			h.part("", buf[:n])
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
