@@ -60,25 +60,25 @@ func (c EngineConfig) Engine() engine.Config {
 func (c Config) Validate() error {
 	host, port, err := net.SplitHostPort(c.Addr)
 	if err != nil {
-		return usage("addr", "give HOST:PORT, for example 127.0.0.1:8420", "%q is not an address", c.Addr)
+		return badSetting("addr", "give HOST:PORT, for example 127.0.0.1:8420", "%q is not an address", c.Addr)
 	}
 	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
-		return usage("addr", "a port is 0 to 65535; 0 takes any free one", "%q is not a port", port)
+		return badSetting("addr", "a port is 0 to 65535; 0 takes any free one", "%q is not a port", port)
 	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
-		return usage("tls-cert", "set both --tls-cert and --tls-key, or neither", "half of a key pair is set")
+		return badSetting("tls-cert", "set both --tls-cert and --tls-key, or neither", "half of a key pair is set")
 	}
 	if !loopback(host) && c.TLSCert == "" && !c.AllowPlain {
-		return usage("addr", "set --tls-cert and --tls-key, or accept the risk with --allow-plain",
+		return badSetting("addr", "set --tls-cert and --tls-key, or accept the risk with --allow-plain",
 			"%s is reachable from other machines and there is no TLS", c.Addr)
 	}
 	if !loopback(host) && unspecified(host) && len(c.AllowHost) == 0 {
-		return usage("allow-host", "name the host that browsers will use, for example --allow-host $(hostname)",
+		return badSetting("allow-host", "name the host that browsers will use, for example --allow-host $(hostname)",
 			"%s listens on every address, and no host name is allowed yet", c.Addr)
 	}
 	for _, name := range c.AllowHost {
 		if name == "" || strings.ContainsAny(name, "/*?# @") {
-			return usage("allow-host", "give exact names, NAME or NAME:PORT", "%q is not a host name", name)
+			return badSetting("allow-host", "give exact names, NAME or NAME:PORT", "%q is not a host name", name)
 		}
 	}
 	limits := []struct {
@@ -92,7 +92,7 @@ func (c Config) Validate() error {
 	}
 	for _, l := range limits {
 		if l.value < l.least || l.value > l.max {
-			return usage(l.name, fmt.Sprintf("choose %d to %d", l.least, l.max), "%d is out of range", l.value)
+			return badSetting(l.name, fmt.Sprintf("choose %d to %d", l.least, l.max), "%d is out of range", l.value)
 		}
 	}
 	return c.EngineConfig.Validate()
@@ -114,14 +114,14 @@ func (c EngineConfig) Validate() error {
 	}
 	for _, l := range limits {
 		if l.value < l.least || l.value > l.max {
-			return usage(l.name, fmt.Sprintf("choose %d to %d", l.least, l.max), "%d is out of range", l.value)
+			return badSetting(l.name, fmt.Sprintf("choose %d to %d", l.least, l.max), "%d is out of range", l.value)
 		}
 	}
 	return nil
 }
 
-// usage is a mistake in one setting.
-func usage(setting, hint, format string, args ...any) *Error {
+// badSetting is a mistake in one setting.
+func badSetting(setting, hint, format string, args ...any) *Error {
 	return problem(KindUsage, "bad_setting", hint, nil, "%s: %s", setting, fmt.Sprintf(format, args...))
 }
 
