@@ -166,7 +166,7 @@ func snippet(text string, terms []string) []Fragment {
 			break
 		}
 	}
-	from := max(first-snippetBefore, 0)
+	from := max(min(first-snippetBefore, len(runes)-snippetLength), 0)
 	to := min(from+snippetLength, len(runes))
 	var list []Fragment
 	add := func(text string, match bool) {
