@@ -3,17 +3,18 @@ package sched
 import (
 	"errors"
 
-	"covey/engine/route"
+	"covey/engine/canon"
 	"covey/engine/sample"
 )
 
-// Errors that callers test for. Submit wraps them with the numbers at hand.
+// Errors that callers test for: the first four of Submit, with the numbers at hand, the last of Result.Err, with the
+// position.
 var (
 	ErrQueueFull = errors.New("queue full")
 	ErrTooLong   = errors.New("too long for the context")
 	ErrClosed    = errors.New("closed")
 	ErrInvalid   = errors.New("invalid request")
-	ErrNonFinite = errors.New("non-finite logit")
+	ErrNonFinite = canon.ErrNonFinite
 )
 
 // Expert names one routed expert: model layer index and id.
@@ -34,6 +35,7 @@ type Request struct {
 	PromptLogprobs bool          // log-probability of each prompt token given its prefix (Result.PromptLogprobs)
 	Owner          string        // prefix reuse happens only inside one owner; "" = none
 	Banned         []Expert      // experts removed from the router's choice (ablation)
+	Background     bool          // let ordinary requests go first (probes): waits behind them, reads with the rows they leave, gives up its place to them
 }
 
 // Kind of an Output.
@@ -45,7 +47,7 @@ const (
 	KindToken               // one answer token
 )
 
-// Output is what a Stream yields while a request runs. Its slices belong to the reader.
+// Output is what a Stream yields while a request runs.
 type Output struct {
 	Kind        Kind
 	Done, Total int
@@ -54,8 +56,8 @@ type Output struct {
 	Text        string           // whole UTF-8 text released by this token; may be "" while a character or stop is incomplete
 	Logprob     float32          // natural log probability under the unmodified distribution (temperature 1, no penalties)
 	Top         []sample.Logprob // alternatives, most likely first
-	IDs         []uint16         // [layers, k] experts that served the row which produced this token; nil unless Routing
-	Weights     []float32        // [layers, k]
+	IDs         []uint16         // [layers, k] experts that served the row which produced this token; nil unless Routing; shared, read only
+	Weights     []float32        // [layers, k]; shared, read only
 }
 
 // Finish reasons.
@@ -92,6 +94,3 @@ type Stats struct {
 	RoutingDropped          uint64 // routing events not delivered because a subscriber was slow
 	BusyNanos               int64  // time spent inside steps
 }
-
-// Shape is the geometry of the routing that a model reports.
-type Shape = route.Shape

@@ -1,0 +1,249 @@
+package sched
+
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+
+	"covey/engine/model"
+	"covey/engine/route"
+)
+
+// part is the consecutive rows of one sequence in a step.
+type part struct {
+	q      *sequence
+	row, n int
+}
+
+// plan chooses the rows of the next step and leaves them in batch and parts, which stay empty if there is nothing to do.
+func (s *Scheduler) plan() {
+	s.parts = s.parts[:0]
+	b := &s.batch
+	b.Tokens, b.Positions, b.Sequence, b.Pages, b.LogitRows, b.Banned = b.Tokens[:0], b.Positions[:0], b.Sequence[:0], b.Pages[:0], b.LogitRows[:0], nil
+	s.reserve()
+	var decode, prefill, background []*sequence
+	for _, q := range s.running {
+		switch {
+		case q.decodes():
+			decode = append(decode, q)
+		case q.req.Background:
+			background = append(background, q)
+		default:
+			prefill = append(prefill, q)
+		}
+	}
+	most := min(s.o.BatchRows, s.o.LogitRows)
+	if len(prefill)+len(background) > 0 { // answers never take a whole step while prompts wait
+		most = max(most-1, int(s.stats.Steps%2))
+	}
+	if len(decode) > most {
+		waitedLongest(decode)
+		decode = decode[:most]
+	}
+	for _, q := range decode {
+		s.add(q, 1)
+	}
+	left := s.o.BatchRows - len(decode)
+	if len(decode) > 0 {
+		left = min(left, s.o.MixedRows)
+	}
+	left = s.deal(prefill, left)
+	s.deal(background, left)
+}
+
+// reserve makes sure that every running sequence has pages for its next rows, at the cost of the youngest. The oldest
+// always fits, because the cache holds at least one whole context.
+func (s *Scheduler) reserve() {
+	for _, q := range slices.Clone(s.running) {
+		for q.kv != nil && q.kv.Reserve(len(q.tokens)) != nil {
+			s.mu.Lock()
+			s.preempt(s.youngest(false))
+			s.mu.Unlock()
+		}
+	}
+}
+
+func waitedLongest(qs []*sequence) {
+	slices.SortStableFunc(qs, func(a, b *sequence) int { return cmp.Compare(a.lastStep, b.lastStep) })
+}
+
+// deal gives prefill rows to sequences, as evenly as their needs allow: those that need little get all of it, the others
+// share the rest. It returns the rows that are left.
+func (s *Scheduler) deal(qs []*sequence, left int) int {
+	if len(qs) > left {
+		waitedLongest(qs)
+		qs = qs[:left]
+	}
+	slices.SortStableFunc(qs, func(a, b *sequence) int { return cmp.Compare(a.left(), b.left()) })
+	for i, q := range qs {
+		share := (left + len(qs) - i - 1) / (len(qs) - i)
+		left -= s.add(q, min(q.left(), s.o.PrefillRows, share))
+	}
+	return left
+}
+
+// add appends up to n rows of q to the batch, fewer if the step would want more logits than the model keeps, and returns
+// how many.
+func (s *Scheduler) add(q *sequence, n int) int {
+	b := &s.batch
+	first, at := q.kv.Len(), len(b.Tokens)
+	for i := range n {
+		position := first + i
+		if last := position == len(q.tokens)-1; last && q.wantsLast() || q.wantsPrompt(position) {
+			if len(b.LogitRows) == s.o.LogitRows {
+				n = i
+				break
+			}
+			b.LogitRows = append(b.LogitRows, int32(at+i))
+		}
+		b.Tokens = append(b.Tokens, q.tokens[position])
+		b.Positions = append(b.Positions, int32(position))
+		b.Sequence = append(b.Sequence, int32(len(b.Pages)))
+	}
+	if n == 0 {
+		return 0
+	}
+	if q.ban != nil && b.Banned == nil {
+		b.Banned = make([]*model.Ban, len(b.Pages), s.o.Sequences)
+	}
+	if b.Banned != nil {
+		b.Banned = append(b.Banned, q.ban)
+	}
+	b.Pages = append(b.Pages, q.kv.Pages())
+	s.parts = append(s.parts, part{q, at, n})
+	return n
+}
+
+// step runs the batch and hands its results to the sequences.
+func (s *Scheduler) step() {
+	b := &s.batch
+	rows := len(b.Tokens)
+	s.mu.Lock()
+	s.stats.Steps++
+	number := s.stats.Steps
+	s.mu.Unlock()
+	start := time.Now()
+	decode := 0
+	for _, p := range s.parts {
+		p.q.begin(start)
+		p.q.lastStep = number
+		if p.q.decodes() {
+			decode++
+		}
+	}
+	out, err := s.o.Model.Step(b)
+	elapsed := time.Since(start)
+	if err != nil {
+		err = fmt.Errorf("sched: step %d of %d rows: %w", number, rows, err)
+		s.o.Logger.Error("step failed", "err", err)
+		for _, p := range s.parts {
+			s.end(p.q, FinishError, err)
+		}
+		return
+	}
+	logits, generated := out.Logits, 0
+	for _, p := range s.parts {
+		before := len(p.q.result.Tokens)
+		logits = s.take(p, out, logits, number, elapsed)
+		generated += len(p.q.result.Tokens) - before
+	}
+	s.mu.Lock()
+	s.stats.Rows += uint64(rows)
+	s.stats.DecodeRows += uint64(decode)
+	s.stats.PrefillRows += uint64(rows - decode)
+	s.stats.Tokens += uint64(generated)
+	s.stats.BusyNanos += elapsed.Nanoseconds()
+	s.mu.Unlock()
+}
+
+// take accounts for the rows of one sequence and returns the logits of the parts after it.
+func (s *Scheduler) take(p part, out *model.Output, logits [][]float32, number uint64, elapsed time.Duration) [][]float32 {
+	q, first := p.q, p.q.kv.Len()
+	var mine [][]float32
+	for _, r := range s.batch.LogitRows {
+		if int(r) >= p.row && int(r) < p.row+p.n {
+			mine = append(mine, logits[len(mine)])
+		}
+	}
+	rest := logits[len(mine):]
+	if out.Faults != nil {
+		for i, err := range out.Faults[p.row : p.row+p.n] {
+			if err != nil {
+				s.end(q, FinishError, fmt.Errorf("sched: row at position %d: %w", first+i, err))
+				return rest
+			}
+		}
+	}
+	q.result.Bytes += s.publish(p, out, number, elapsed)
+	q.kv.Append(s.batch.Tokens[p.row : p.row+p.n]...)
+	for i := range p.n {
+		if q.wantsPrompt(first + i) {
+			q.promptRow(first+i, mine[0])
+			mine = mine[1:]
+		}
+	}
+	q.recorded = max(q.recorded, first+p.n)
+	switch {
+	case q.left() > 0:
+		q.stream.report(Output{Kind: KindPrefill, Done: q.kv.Len(), Total: len(q.tokens)})
+	case !q.wantsLast():
+		s.end(q, FinishLength, nil)
+	default:
+		var o Output
+		if q.req.Routing {
+			slots := s.o.Shape.Slots()
+			at := (p.row + p.n - 1) * slots
+			o.IDs, o.Weights = slices.Clone(out.IDs[at:at+slots]), slices.Clone(out.Weights[at:at+slots])
+		}
+		if finish, err := q.lastRow(mine[0], s.scratch, o, s.o.EOS, s.o.Context); finish != "" {
+			s.end(q, finish, err)
+		}
+	}
+	return rest
+}
+
+// publish hands on the routing of one part, as copies of the model's slices, to those who want it, and returns the
+// expert bytes that it took. Rows that ran before the sequence was put back have been reported then.
+func (s *Scheduler) publish(p part, out *model.Output, number uint64, elapsed time.Duration) int64 {
+	q, slots := p.q, s.o.Shape.Slots()
+	bytes := s.bytes(out.IDs[p.row*slots : (p.row+p.n)*slots])
+	from := p.row + max(q.recorded-q.kv.Len(), 0)
+	to := p.row + p.n
+	if from >= to || !q.req.Routing && s.bus.count.Load() == 0 {
+		return bytes
+	}
+	e := &route.Event{
+		Step:      number,
+		Sequence:  q.id,
+		Position:  int(s.batch.Positions[from]),
+		Tokens:    slices.Clone(s.batch.Tokens[from:to]),
+		IDs:       slices.Clone(out.IDs[from*slots : to*slots]),
+		Weights:   slices.Clone(out.Weights[from*slots : to*slots]),
+		Bytes:     bytes,
+		StepNanos: elapsed.Nanoseconds(),
+	}
+	if q.req.Routing {
+		q.stream.routed(e)
+	}
+	s.bus.publish(e)
+	return bytes
+}
+
+// bytes is the size of the different expert records among ids [rows, layers, k].
+func (s *Scheduler) bytes(ids []uint16) int64 {
+	clear(s.touched)
+	slots, k := s.o.Shape.Slots(), s.o.Shape.TopK
+	for i, id := range ids {
+		bit := i%slots/k*s.o.Shape.Experts + int(id)
+		s.touched[bit/64] |= 1 << (bit % 64)
+	}
+	var sum int64
+	for w, word := range s.touched {
+		for ; word != 0; word &= word - 1 {
+			sum += s.o.ExpertBytes[(w*64+bits.TrailingZeros64(word))/s.o.Shape.Experts]
+		}
+	}
+	return sum
+}
