@@ -175,7 +175,7 @@ func decodeBody(r *http.Request, v any) *apiError {
 	if err := json.Unmarshal(raw, v); err != nil {
 		var kind *json.UnmarshalTypeError
 		if errors.As(err, &kind) {
-			return badParam(kind.Field, "%s is not of type %s (at byte %d)", kind.Value, kind.Type, kind.Offset)
+			return badParam(strings.TrimPrefix(kind.Field, "apiRequest."), "%s is not of type %s (at byte %d)", kind.Value, kind.Type, kind.Offset)
 		}
 		var syntax *json.SyntaxError
 		if errors.As(err, &syntax) {

@@ -83,11 +83,11 @@ type tokenFile struct {
 	dir      string
 	onChange func() // called, without locks, after a rotation was seen
 
-	mu      sync.Mutex
-	token   string
-	sum     [sha256.Size]byte
-	looked  time.Time
-	changed time.Time // modification time of the file that token came from
+	mu     sync.Mutex
+	token  string
+	sum    [sha256.Size]byte
+	looked time.Time
+	seen   os.FileInfo // of the file that token came from; nil if it could not be read
 }
 
 func openToken(dir string) (*tokenFile, error) {
@@ -97,7 +97,7 @@ func openToken(dir string) (*tokenFile, error) {
 	}
 	f := &tokenFile{dir: dir, token: token, sum: sha256.Sum256([]byte(token)), looked: time.Now()}
 	if info, err := os.Stat(filepath.Join(dir, "token")); err == nil {
-		f.changed = info.ModTime()
+		f.seen = info
 	}
 	return f, nil
 }
@@ -109,10 +109,11 @@ func (f *tokenFile) current() (string, [sha256.Size]byte) {
 	if now := time.Now(); now.Sub(f.looked) > time.Second {
 		f.looked = now
 		// A missing or broken file keeps the old token: losing the file must not lock the owner out, nor let anyone in.
-		if info, err := os.Stat(filepath.Join(f.dir, "token")); err == nil && !info.ModTime().Equal(f.changed) {
+		info, err := os.Stat(filepath.Join(f.dir, "token"))
+		if err == nil && (f.seen == nil || !os.SameFile(info, f.seen) || !info.ModTime().Equal(f.seen.ModTime())) {
 			if token, err := ReadToken(f.dir); err == nil {
 				rotated = token != f.token
-				f.token, f.sum, f.changed = token, sha256.Sum256([]byte(token)), info.ModTime()
+				f.token, f.sum, f.seen = token, sha256.Sum256([]byte(token)), info
 			}
 		}
 	}
