@@ -121,18 +121,19 @@ func TestPurgeWaitsForARunningAnswer(t *testing.T) {
 func TestVeryLongConversation(t *testing.T) {
 	const length = 2500
 	s := openNew(t)
-	file := `{"format": "covey.conversations", "version": 1, "conversations": [{"title": "Long", "created": "2025-01-01T00:00:00Z", "updated": "2025-01-01T00:00:00Z", "messages": [`
+	var file strings.Builder
+	file.WriteString(`{"format": "covey.conversations", "version": 1, "conversations": [{"title": "Long", "created": "2025-01-01T00:00:00Z", "updated": "2025-01-01T00:00:00Z", "messages": [`)
+	parent := ""
 	for i := range length {
 		if i > 0 {
-			file += ","
+			file.WriteString(",")
 		}
-		parent := ""
-		if i > 0 {
-			parent = strconv.Itoa(i - 1)
-		}
-		file += `{"id": "` + strconv.Itoa(i) + `", "parent": "` + parent + `", "role": "user", "content": "word", "state": "complete", "created": "2025-01-01T00:00:00Z", "updated": "2025-01-01T00:00:00Z"}`
+		id := strconv.Itoa(i)
+		file.WriteString(`{"id": "` + id + `", "parent": "` + parent + `", "role": "user", "content": "word", "state": "complete", "created": "2025-01-01T00:00:00Z", "updated": "2025-01-01T00:00:00Z"}`)
+		parent = id
 	}
-	id := must(s.ImportJSON(ctx, strings.NewReader(file+"]}]}")))[0]
+	file.WriteString("]}]}")
+	id := must(s.ImportJSON(ctx, strings.NewReader(file.String())))[0]
 	_, path, err := s.Thread(ctx, id)
 	if err != nil || len(path) != length {
 		t.Fatalf("%d messages, %v", len(path), err)
