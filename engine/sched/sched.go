@@ -244,6 +244,7 @@ func (s *Scheduler) loop() {
 	defer s.bus.close()
 	for {
 		if s.reap() {
+			s.snapshot()
 			return
 		}
 		s.admit()

@@ -497,27 +497,39 @@ func TestQueueReportsPlacesAndRefusesBeyondItsLimit(t *testing.T) {
 }
 
 func TestBackgroundRequestsGiveWay(t *testing.T) {
-	r := start(t, func(o *Options, _ *toy) { o.Sequences = 2 })
-	gate := hold(r.model)
 	var probes []*Stream
+	var chat *Stream
+	steps, answered := 0, 0
+	r := start(t, func(o *Options, _ *toy) { o.Sequences = 2 })
+	ready, submitted := make(chan struct{}), make(chan struct{})
+	r.model.before = func(b *model.Batch) {
+		<-ready
+		switch steps++; {
+		case steps == 2:
+			chat = r.submit(t, Request{Prompt: prompt(9, 5), MaxTokens: 3, IgnoreEOS: true})
+			close(submitted)
+		case chat != nil && answered == 0 && chat.Result() != nil:
+			answered = steps - 1
+			for i, p := range probes {
+				if p.Result() != nil {
+					t.Errorf("probe %d ended before the chat", i)
+				}
+			}
+		}
+	}
 	for i := range 4 {
 		probes = append(probes, r.submit(t, Request{Prompt: prompt(i, 100), MaxTokens: 40, IgnoreEOS: true, Background: true}))
 	}
-	gate <- struct{}{}
-	chat := r.submit(t, Request{Prompt: prompt(9, 5), MaxTokens: 3, IgnoreEOS: true})
-	close(gate)
-	if _, _, result := read(t, chat); len(result.Tokens) != 3 {
-		t.Errorf("chat: %+v", result)
-	}
-	for _, p := range probes {
-		if p.Result() != nil {
-			t.Error("a probe ended before the chat, although all began first")
-		}
-	}
+	close(ready)
+	<-submitted
+	read(t, chat)
 	for i, p := range probes {
 		if _, _, result := read(t, p); !slices.Equal(result.Tokens, greedy(prompt(i, 100), 40, false)) {
 			t.Errorf("probe %d: wrong tokens", i)
 		}
+	}
+	if answered != 5 {
+		t.Errorf("the chat came during step 2 and was answered in step %d, want 5: both places were taken by probes", answered)
 	}
 }
 
