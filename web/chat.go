@@ -143,7 +143,8 @@ func Groups(items []Item, now time.Time) []Group {
 	return groups
 }
 
-func itemName(name string) string {
+// ItemName is the title that a person sees.
+func ItemName(name string) string {
 	if name == "" {
 		return "New chat"
 	}

@@ -218,7 +218,7 @@ func ChatHead(c Chat) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		var templ_7745c5c3_Var8 string
-		templ_7745c5c3_Var8, templ_7745c5c3_Err = templ.JoinStringErrs(itemName(c.Name))
+		templ_7745c5c3_Var8, templ_7745c5c3_Err = templ.JoinStringErrs(ItemName(c.Name))
 		if templ_7745c5c3_Err != nil {
 			return templ.Error{Err: templ_7745c5c3_Err, FileName: `chat.templ`, Line: 53, Col: 40}
 		}

@@ -232,7 +232,7 @@ func ListItem(item Item) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		var templ_7745c5c3_Var8 string
-		templ_7745c5c3_Var8, templ_7745c5c3_Err = templ.JoinStringErrs(itemName(item.Name))
+		templ_7745c5c3_Var8, templ_7745c5c3_Err = templ.JoinStringErrs(ItemName(item.Name))
 		if templ_7745c5c3_Err != nil {
 			return templ.Error{Err: templ_7745c5c3_Err, FileName: `sidebar.templ`, Line: 58, Col: 48}
 		}
@@ -258,7 +258,7 @@ func ListItem(item Item) templ.Component {
 			return templ_7745c5c3_Err
 		}
 		var templ_7745c5c3_Var10 string
-		templ_7745c5c3_Var10, templ_7745c5c3_Err = templruntime.NewAttributeExpression("Actions for " + itemName(item.Name)).Resolve(ctx)
+		templ_7745c5c3_Var10, templ_7745c5c3_Err = templruntime.NewAttributeExpression("Actions for " + ItemName(item.Name)).Resolve(ctx)
 		if templ_7745c5c3_Err != nil {
 			return templ.Error{Err: templ_7745c5c3_Err, FileName: `sidebar.templ`, Line: 60, Col: 178}
 		}
@@ -336,7 +336,7 @@ func Results(query string, found []Found) templ.Component {
 				return templ_7745c5c3_Err
 			}
 			var templ_7745c5c3_Var14 string
-			templ_7745c5c3_Var14, templ_7745c5c3_Err = templ.JoinStringErrs(itemName(f.Name))
+			templ_7745c5c3_Var14, templ_7745c5c3_Err = templ.JoinStringErrs(ItemName(f.Name))
 			if templ_7745c5c3_Err != nil {
 				return templ.Error{Err: templ_7745c5c3_Err, FileName: `sidebar.templ`, Line: 74, Col: 48}
 			}
