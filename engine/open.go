@@ -3,47 +3,210 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
 
+	"covey/engine/kv"
+	"covey/engine/model"
 	"covey/engine/route"
 	"covey/engine/sample"
+	"covey/engine/sched"
+	"covey/engine/tokenizer"
+	"covey/engine/weights"
 )
 
 // Engine is one open model with its scheduler. All methods may be called from any goroutine.
 type Engine struct {
-	info     ModelInfo
-	defaults sample.Params
+	info      ModelInfo
+	defaults  sample.Params
+	tokenizer *tokenizer.Tokenizer
+	scheduler *sched.Scheduler
+
+	mu     sync.RWMutex // held for reading while a request is checked against the model, for writing while it is freed
+	model  *model.Model
+	closed bool
 }
 
-// Open loads the checkpoint in c.Dir and starts the engine. progress, if not nil, is called with bytes loaded and in
-// all, from one goroutine at a time. Cancelling ctx abandons the load; it does not close an engine once opened.
+// Open loads the checkpoint in c.Dir and starts the engine. progress, if not nil, is called with the work done and in
+// all, in a unit of its own, by one goroutine at a time. Cancelling ctx abandons the load; it does not close an engine
+// once opened.
 func Open(ctx context.Context, c Config, progress func(done, total int64)) (*Engine, error) {
-	return nil, errors.New("engine: no model yet")
+	c = c.withDefaults()
+	if c.Sequences < 1 || c.QueueLimit < 1 || c.BatchRows < 1 || c.PrefillRows < 1 || c.PrefillRows > c.BatchRows || c.KVTokens < 0 || c.Context < 0 {
+		return nil, fmt.Errorf("engine: opening: Sequences %d, QueueLimit %d, BatchRows %d, PrefillRows %d, KVTokens %d, Context %d: none may be negative, nor PrefillRows above BatchRows",
+			c.Sequences, c.QueueLimit, c.BatchRows, c.PrefillRows, c.KVTokens, c.Context)
+	}
+	checkpoint, err := weights.Open(c.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("engine: opening %s: %w", c.Dir, err)
+	}
+	defer checkpoint.Close()
+	e := &Engine{}
+	if err := e.open(ctx, c, checkpoint, progress); err != nil {
+		if e.model != nil {
+			err = errors.Join(err, e.model.Close())
+		}
+		return nil, fmt.Errorf("engine: opening %s: %w", c.Dir, err)
+	}
+	return e, nil
+}
+
+func (c Config) withDefaults() Config {
+	fill := func(value *int, absent int) {
+		if *value == 0 {
+			*value = absent
+		}
+	}
+	fill(&c.BatchRows, 256)
+	fill(&c.PrefillRows, c.BatchRows)
+	fill(&c.Sequences, 16)
+	fill(&c.QueueLimit, 256)
+	return c
+}
+
+func (e *Engine) open(ctx context.Context, c Config, checkpoint *weights.Checkpoint, progress func(done, total int64)) error {
+	var err error
+	if e.tokenizer, err = tokenizer.Load(filepath.Join(c.Dir, "tokenizer.json")); err != nil {
+		return err
+	}
+	if e.defaults, err = readDefaults(checkpoint); err != nil {
+		return err
+	}
+	spec, err := model.ReadSpec(checkpoint)
+	if err != nil {
+		return err
+	}
+	if c.KVTokens == 0 {
+		c.KVTokens = cacheTokens(spec, c, memoryLimit())
+	}
+	logitRows := min(c.BatchRows, max(c.Sequences, 64))
+	e.model, err = model.Load(ctx, checkpoint, model.Options{
+		Threads: c.Threads, ISA: c.ISA, KV: c.KV, Activations: c.Activations, Context: c.Context, KVTokens: c.KVTokens,
+		MaxRows: c.BatchRows, MaxSlots: c.Sequences, MaxLogits: logitRows,
+	}, progress)
+	if err != nil {
+		return err
+	}
+	info := e.model.Info()
+	e.describe(c, spec, info)
+	e.scheduler, err = sched.New(sched.Options{
+		Model:       stepper{e.model},
+		KV:          kv.New(info.KVPages, e.model.ZeroPage),
+		Decoder:     func() sched.Decoder { return &decoder{Stream: e.tokenizer.Stream(true)} },
+		Shape:       info.Shape,
+		ExpertBytes: info.RecordBytes,
+		Vocab:       spec.Vocab,
+		EOS:         spec.EOS,
+		Context:     info.Context,
+		BatchRows:   c.BatchRows,
+		PrefillRows: c.PrefillRows,
+		LogitRows:   logitRows,
+		Sequences:   c.Sequences,
+		QueueLimit:  c.QueueLimit,
+		Logger:      c.Logger,
+	})
+	return err
+}
+
+// stepper gives the scheduler its view of a model.
+type stepper struct{ *model.Model }
+
+func (s stepper) NewBan(experts []Expert) (*model.Ban, error) {
+	list := make([]model.Expert, len(experts))
+	for i, x := range experts {
+		list[i] = model.Expert(x)
+	}
+	return s.Model.NewBan(list)
+}
+
+// decoder is the tokenizer's stream as the scheduler wants it.
+type decoder struct {
+	*tokenizer.Stream
+	pending bool
+}
+
+func (d *decoder) Push(token int32) string {
+	text := d.Stream.Push(token)
+	d.pending = text == ""
+	return text
+}
+
+// Pending reports that the latest token gave no text, so that an incomplete character may be kept.
+func (d *decoder) Pending() bool { return d.pending }
+
+func (e *Engine) describe(c Config, spec *model.Spec, info model.Info) {
+	name := c.Dir
+	if abs, err := filepath.Abs(c.Dir); err == nil {
+		name = abs
+	}
+	name = filepath.Base(name)
+	e.info = ModelInfo{
+		ID: name, Name: name, Architecture: spec.Architecture, Hash: info.Hash, NumericsID: info.NumericsID, Numerics: info.Numerics,
+		Layers: spec.Layers, Hidden: spec.Hidden, Shape: info.Shape, Vocab: spec.Vocab, Context: info.Context,
+		Parameters: info.Parameters, Active: info.Active, BytesPerToken: info.BytesPerToken, Bytes: info.Bytes,
+		ISA: info.ISA.String(), Threads: info.Threads, EOS: spec.EOS,
+	}
+}
+
+// cacheTokens chooses the capacity of the KV cache when none was asked for: 2,048 tokens for each sequence that may run,
+// but no more than a quarter of the memory (limit bytes, 0 = not known) and no less than one whole context.
+func cacheTokens(spec *model.Spec, c Config, limit int64) int {
+	context := spec.Context
+	if c.Context > 0 {
+		context = min(context, c.Context)
+	}
+	width := int64(2)
+	if c.KV == "f32" {
+		width = 4
+	}
+	perToken := 2 * width * int64(spec.Layers) * int64(spec.Attention.KVHeads) * int64(spec.Attention.HeadDim)
+	tokens := int64(c.Sequences) * 2048
+	if limit > 0 {
+		tokens = min(tokens, limit/4/perToken)
+	}
+	return int(max(tokens, int64(context)))
 }
 
 // Model describes the open model.
 func (e *Engine) Model() ModelInfo { return e.info }
 
-// Defaults are the sampling parameters that the checkpoint suggests (generation_config.json).
+// Tokenizer is the checkpoint's tokenizer.
+func (e *Engine) Tokenizer() *tokenizer.Tokenizer { return e.tokenizer }
+
+// Defaults are the sampling parameters that the checkpoint suggests.
 func (e *Engine) Defaults() sample.Params { return e.defaults }
 
 // Submit queues a request. It returns at once: ErrQueueFull, ErrTooLong, ErrInvalid and ErrClosed tell why a request
 // was not taken. ctx covers the request, not only the call: when it ends, the request is cancelled.
 func (e *Engine) Submit(ctx context.Context, r Request) (*Stream, error) {
-	return nil, ErrClosed
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if e.closed {
+		return nil, fmt.Errorf("engine: %w", ErrClosed)
+	}
+	return e.scheduler.Submit(ctx, r)
 }
 
-// Subscribe yields the routing events of all sequences from now on, in step order. A reader that falls behind loses
-// events (Stats.RoutingDropped counts them); the engine never waits for one. cancel ends the subscription and closes
-// the channel; Close closes it too.
+// Subscribe yields the routing events of all sequences from now on, in step order. Events are shared and immutable. A
+// reader that falls behind loses events (Stats.RoutingDropped counts them); the engine never waits for one. cancel ends
+// the subscription and closes the channel; Close closes it too.
 func (e *Engine) Subscribe() (events <-chan *route.Event, cancel func()) {
-	c := make(chan *route.Event)
-	close(c)
-	return c, func() {}
+	return e.scheduler.Subscribe()
 }
 
 // Stats is a snapshot of the load.
-func (e *Engine) Stats() Stats { return Stats{} }
+func (e *Engine) Stats() Stats { return e.scheduler.Stats() }
 
-// Close ends running requests with FinishCancel, waits for the step in hand and frees the model. Further calls return
-// ErrClosed where they can.
-func (e *Engine) Close() error { return nil }
+// Close ends running requests with FinishCancel, waits for the step in hand and frees the model. Closing twice is
+// harmless; Submit returns ErrClosed afterwards.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil
+	}
+	e.closed = true
+	e.scheduler.Close()
+	return e.model.Close()
+}

@@ -39,9 +39,9 @@ type Model interface {
 
 // Decoder turns the tokens of one answer into text that always ends at a whole character.
 type Decoder interface {
-	Add(token int32) string // text that this token completes
-	Pending() bool          // tokens were added whose text is not complete yet
-	Flush() string          // what is left when the answer has ended
+	Push(token int32) string // text that this token completes
+	Pending() bool           // tokens were added whose text is not complete yet
+	Flush() string           // what is left when the answer has ended
 }
 
 // Options say what a scheduler runs on. All fields without a default are required.

@@ -42,7 +42,7 @@ func TestAnswerIsThatOfTheSequenceAlone(t *testing.T) {
 				d := &letters{}
 				var b strings.Builder
 				for _, tok := range want {
-					b.WriteString(d.Add(tok))
+					b.WriteString(d.Push(tok))
 				}
 				b.WriteString(d.Flush())
 				if text != b.String() {

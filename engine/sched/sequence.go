@@ -123,7 +123,7 @@ func (q *sequence) lastRow(logits, scratch []float32, o Output, eos []int32, con
 	}
 	q.result.DecodeNanos = at.Sub(q.firstToken).Nanoseconds()
 
-	o.Text, q.result.Stop = q.stops.add(q.text.Add(o.Token))
+	o.Text, q.result.Stop = q.stops.add(q.text.Push(o.Token))
 	switch {
 	case q.result.Stop != "":
 		finish = FinishStop

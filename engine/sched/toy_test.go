@@ -150,7 +150,7 @@ func (m *toy) Step(b *model.Batch) (*model.Output, error) {
 // letters decodes token i as the letter 'a'+i%26; token 40 is the first half of "é" and token 41 the second.
 type letters struct{ half bool }
 
-func (d *letters) Add(token int32) string {
+func (d *letters) Push(token int32) string {
 	switch {
 	case token == 40:
 		was := d.half
