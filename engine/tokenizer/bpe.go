@@ -8,7 +8,6 @@ package tokenizer
 import (
 	"fmt"
 	"math"
-	"strings"
 	"unicode/utf8"
 )
 
@@ -34,7 +33,7 @@ type bpe struct {
 	suffix       string // put after the last character of a word
 	special      []bool // by id; ids that untrusted text must not yield
 	guarded      bool   // some merge, whole word or character yields a special id, so untrusted text needs care
-	sticky       bool   // no merge joins a character with a following "▁", so a text may be cut before each run of them
+	seams        *seams // where pieces may be cut into words; nil = nowhere
 }
 
 // encode appends the ids of one word to e.out.
@@ -344,15 +343,78 @@ func (m *bpe) prepare(special []bool) {
 	}
 }
 
-// findSticky sets m.sticky, given the merges by name: true when no merge has "▁" at the beginning of its right side
-// and something else at the end of its left. Then no token spans the place before a run of "▁", and a text cut there
-// encodes to the same ids; the pieces are words that the cache can hold.
-func (m *bpe) findSticky(merges []mergeNames) {
-	_, known := m.vocab[metaspace]
-	m.sticky = known && !m.bytesIn && !m.ignoreMerges && m.prefix == "" && m.suffix == ""
-	for _, p := range merges {
-		if strings.HasPrefix(p.b, metaspace) && !strings.HasSuffix(p.a, metaspace) {
-			m.sticky = false
+// seams says where a text that reaches the model in one piece may be cut without changing its ids. A merge joins the last
+// character of its left side with the first of its right; between two characters that no merge joins, no token can ever
+// span, so both sides encode independently. Vocabularies without a pre-tokenizer thereby get words, which the cache holds.
+type seams struct {
+	ascii [128][128]bool       // may cut between these two
+	joins map[[2]rune]struct{} // pairs that some merge joins
+	known map[rune]struct{}    // characters in the vocabulary
+	whole bool                 // every byte has a fallback token, so characters outside the vocabulary do not fuse
+}
+
+// findSeams returns nil when the vocabulary allows no cut that can be proven: words with affixes, whole-word lookups, and
+// merges that involve fallback bytes or the unknown token.
+func (m *bpe) findSeams(merges []mergeNames) *seams {
+	if m.bytesIn || m.ignoreMerges || m.prefix != "" || m.suffix != "" {
+		return nil
+	}
+	s := &seams{joins: make(map[[2]rune]struct{}), known: make(map[rune]struct{}), whole: m.byteFallback}
+	for _, id := range m.fallback {
+		s.whole = s.whole && id >= 0
+	}
+	for token := range m.vocab {
+		if r, n := utf8.DecodeRuneInString(token); n == len(token) {
+			s.known[r] = struct{}{}
 		}
 	}
+	for _, p := range merges {
+		for _, side := range []string{p.a, p.b} {
+			if _, ok := fallbackByte(side); ok || m.hasUnk && m.vocab[side] == m.unk {
+				return nil
+			}
+		}
+		last, _ := utf8.DecodeLastRuneInString(p.a)
+		first, _ := utf8.DecodeRuneInString(p.b)
+		s.joins[[2]rune{last, first}] = struct{}{}
+	}
+	for x := range rune(128) {
+		for y := range rune(128) {
+			s.ascii[x][y] = s.between(x, y)
+		}
+	}
+	return s
+}
+
+// between reports whether a text may be cut between x and y.
+func (s *seams) between(x, y rune) bool {
+	if _, joined := s.joins[[2]rune{x, y}]; joined {
+		return false
+	}
+	if s.whole {
+		return true
+	}
+	_, knownX := s.known[x]
+	_, knownY := s.known[y]
+	return knownX && knownY
+}
+
+// next is the end of the part of text that begins at from.
+func (s *seams) next(text string, from int) int {
+	x, n := utf8.DecodeRuneInString(text[from:])
+	for at := from + n; at < len(text); {
+		y, n := rune(text[at]), 1
+		if y >= utf8.RuneSelf {
+			y, n = utf8.DecodeRuneInString(text[at:])
+		}
+		if x < 128 && y < 128 {
+			if s.ascii[x][y] {
+				return at
+			}
+		} else if s.between(x, y) {
+			return at
+		}
+		x, at = y, at+n
+	}
+	return len(text)
 }

@@ -68,24 +68,15 @@ func (e *encoder) run(stage int, p piece) {
 		e.t.stages[stage].split(e, p, stage+1)
 		return
 	}
-	if !e.t.model.sticky {
+	seams := e.t.model.seams
+	if seams == nil {
 		e.word(p.text)
 		return
 	}
-	// Cut before each run of "▁" (see findSticky).
-	text, from := p.text, 0
-	for {
-		skip := from
-		for strings.HasPrefix(text[skip:], metaspace) {
-			skip += len(metaspace)
-		}
-		next := strings.Index(text[skip:], metaspace)
-		if next < 0 {
-			e.word(text[from:])
-			return
-		}
-		e.word(text[from : skip+next])
-		from = skip + next
+	for from := 0; from < len(p.text); {
+		end := seams.next(p.text, from)
+		e.word(p.text[from:end])
+		from = end
 	}
 }
 

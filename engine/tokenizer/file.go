@@ -6,7 +6,6 @@ package tokenizer
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -14,33 +13,34 @@ import (
 
 // Limits on what a file may hold.
 const (
-	maxID     = 1 << 22 // highest token id
+	maxID     = 1 << 20 // highest token id
 	maxToken  = 4 << 10 // longest token, in bytes
+	maxAdded  = 1 << 20 // all added tokens together, in bytes
 	maxDepth  = 64      // deepest nesting of the JSON
 	maxStages = 64      // pre-tokenizer stages
 )
 
 // fileConfig is the top level of tokenizer.json.
 type fileConfig struct {
-	AddedTokens   []addedToken         `json:"added_tokens"`
-	Normalizer    *normalizerConfig    `json:"normalizer"`
-	PreTokenizer  *preTokenizerConfig  `json:"pre_tokenizer"`
-	PostProcessor *postProcessorConfig `json:"post_processor"`
-	Decoder       *decoderConfig       `json:"decoder"`
-	Model         *modelConfig         `json:"model"`
+	AddedTokens   []addedToken
+	Normalizer    *normalizerConfig
+	PreTokenizer  *preTokenizerConfig
+	PostProcessor *postProcessorConfig
+	Decoder       *decoderConfig
+	model         rawJSON
 }
 
+// modelConfig is the model, with its two long lists unread.
 type modelConfig struct {
-	Type                    string          `json:"type"`
-	UnkToken                *string         `json:"unk_token"`
-	Dropout                 *float64        `json:"dropout"`
-	ContinuingSubwordPrefix *string         `json:"continuing_subword_prefix"`
-	EndOfWordSuffix         *string         `json:"end_of_word_suffix"`
-	FuseUnk                 bool            `json:"fuse_unk"`
-	ByteFallback            bool            `json:"byte_fallback"`
-	IgnoreMerges            bool            `json:"ignore_merges"`
-	Vocab                   json.RawMessage `json:"vocab"`
-	Merges                  json.RawMessage `json:"merges"`
+	Type                    string
+	UnkToken                *string
+	Dropout                 *float64
+	ContinuingSubwordPrefix *string
+	EndOfWordSuffix         *string
+	FuseUnk                 bool
+	ByteFallback            bool
+	IgnoreMerges            bool
+	vocab, merges           rawJSON
 }
 
 // patternConfig is a pattern: one of a string and a regular expression.
@@ -66,12 +66,13 @@ func unsupported(where, kind string) error {
 
 // Parse builds a tokenizer from the bytes of a tokenizer.json.
 func Parse(data []byte) (*Tokenizer, error) {
-	if err := checkDepth(data); err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
 	var c fileConfig
-	if err := json.Unmarshal(data, &c); err != nil {
-		return nil, fmt.Errorf("tokenizer: parsing: %w", err)
+	err := readObject(data, map[string]any{
+		"added_tokens": &c.AddedTokens, "normalizer": &c.Normalizer, "pre_tokenizer": &c.PreTokenizer,
+		"post_processor": &c.PostProcessor, "decoder": &c.Decoder, "model": &c.model,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
 	t, err := build(&c)
 	if err != nil {
@@ -82,7 +83,7 @@ func Parse(data []byte) (*Tokenizer, error) {
 
 func build(c *fileConfig) (*Tokenizer, error) {
 	t := &Tokenizer{added: make(map[string]int32, len(c.AddedTokens)), raw: newMatcher(), normed: newMatcher()}
-	merges, err := t.buildModel(c.Model)
+	merges, err := t.buildModel(c.model)
 	if err != nil {
 		return nil, err
 	}
@@ -123,28 +124,37 @@ func build(c *fileConfig) (*Tokenizer, error) {
 		return nil, err
 	}
 	t.model.prepare(t.special)
-	t.model.findSticky(merges)
+	t.model.seams = t.model.findSeams(merges)
 	t.encoders.New = func() any { return &encoder{t: t, cache: make(map[string]cached)} }
 	return t, nil
 }
 
 // buildModel reads the vocabulary and the merges.
-func (t *Tokenizer) buildModel(c *modelConfig) ([]mergeNames, error) {
-	if c == nil {
+func (t *Tokenizer) buildModel(raw rawJSON) ([]mergeNames, error) {
+	if len(raw) == 0 {
 		return nil, fmt.Errorf("model: missing")
 	}
+	var c modelConfig
+	err := readObject(raw, map[string]any{
+		"type": &c.Type, "unk_token": &c.UnkToken, "dropout": &c.Dropout, "fuse_unk": &c.FuseUnk,
+		"continuing_subword_prefix": &c.ContinuingSubwordPrefix, "end_of_word_suffix": &c.EndOfWordSuffix,
+		"byte_fallback": &c.ByteFallback, "ignore_merges": &c.IgnoreMerges, "vocab": &c.vocab, "merges": &c.merges,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
 	// Files written before models had a type are byte-pair encodings when they have merges.
-	if c.Type != "BPE" && !(c.Type == "" && len(c.Merges) > 0) {
+	if c.Type != "BPE" && !(c.Type == "" && len(c.merges) > 0) {
 		return nil, unsupported("model", c.Type)
 	}
 	if c.Dropout != nil && *c.Dropout > 0 {
 		return nil, fmt.Errorf("model: dropout %g is %w; it makes tokens random", *c.Dropout, ErrUnsupported)
 	}
-	vocab, err := parseVocab(c.Vocab)
+	vocab, err := parseVocab(c.vocab)
 	if err != nil {
 		return nil, err
 	}
-	names, err := parseMerges(c.Merges)
+	names, err := parseMerges(c.merges)
 	if err != nil {
 		return nil, err
 	}
@@ -183,6 +193,7 @@ func (t *Tokenizer) nameTokens(added []addedToken) error {
 	for _, id := range t.model.vocab {
 		top = max(top, id)
 	}
+	total := 0
 	for i, a := range added {
 		if a.ID < 0 || a.ID > maxID {
 			return fmt.Errorf("added_tokens[%d]: id %d is outside 0..%d", i, a.ID, maxID)
@@ -192,6 +203,9 @@ func (t *Tokenizer) nameTokens(added []addedToken) error {
 		}
 		if !utf8.ValidString(a.Content) {
 			return fmt.Errorf("added_tokens[%d]: content is not UTF-8", i)
+		}
+		if total += len(a.Content); total > maxAdded {
+			return fmt.Errorf("added_tokens[%d]: the tokens up to here have %d bytes; at most %d are read", i, total, maxAdded)
 		}
 		top = max(top, a.ID)
 	}
@@ -225,27 +239,24 @@ func (t *Tokenizer) nameTokens(added []addedToken) error {
 // mergeNames is a merge by its two sides.
 type mergeNames struct{ a, b string }
 
-// parseVocab reads {"token": id, ...}. The JSON has been checked for validity.
-func parseVocab(raw json.RawMessage) (map[string]int32, error) {
+// parseVocab reads {"token": id, ...}.
+func parseVocab(raw rawJSON) (map[string]int32, error) {
 	r := jsonReader{data: raw}
-	if !r.take('{') {
-		return nil, fmt.Errorf("model.vocab: not an object of token to id")
-	}
 	vocab := make(map[string]int32, bytes.Count(raw, []byte{','})+1)
-	for !r.take('}') {
-		token, ok := r.text()
-		if !ok || !r.take(':') {
-			return nil, fmt.Errorf("model.vocab: offset %d: not a token", r.at)
+	for more := r.open('{', '}'); more; more = r.next('}') {
+		token := r.text()
+		r.want(':')
+		id := r.number()
+		if r.err == nil && id > maxID {
+			r.err = fmt.Errorf("%.40q has id %d; at most %d are read", token, id, maxID)
 		}
-		id, ok := r.number()
-		if !ok || id < 0 || id > maxID {
-			return nil, fmt.Errorf("model.vocab: %.40q: id is not a whole number in 0..%d", token, maxID)
-		}
-		if len(token) > maxToken {
-			return nil, fmt.Errorf("model.vocab: id %d: token of %d bytes; at most %d are read", id, len(token), maxToken)
+		if r.err == nil && len(token) > maxToken {
+			r.err = fmt.Errorf("id %d: token of %d bytes; at most %d are read", id, len(token), maxToken)
 		}
 		vocab[token] = int32(id)
-		r.take(',')
+	}
+	if err := r.end(); err != nil {
+		return nil, fmt.Errorf("model.vocab: %w", err)
 	}
 	if len(vocab) == 0 {
 		return nil, fmt.Errorf("model.vocab: empty")
@@ -254,114 +265,30 @@ func parseVocab(raw json.RawMessage) (map[string]int32, error) {
 }
 
 // parseMerges reads ["a b", ...] or [["a", "b"], ...].
-func parseMerges(raw json.RawMessage) ([]mergeNames, error) {
+func parseMerges(raw rawJSON) ([]mergeNames, error) {
 	r := jsonReader{data: raw}
-	if !r.take('[') {
-		return nil, fmt.Errorf("model.merges: not a list")
-	}
 	merges := make([]mergeNames, 0, bytes.Count(raw, []byte{','})/2+1)
-	for !r.take(']') {
-		var p mergeNames
+	for more := r.open('[', ']'); more; more = r.next(']') {
 		if r.take('[') {
-			a, okA := r.text()
-			comma := r.take(',')
-			b, okB := r.text()
-			if !okA || !comma || !okB || !r.take(']') {
-				return nil, fmt.Errorf("model.merges[%d]: not a pair of tokens", len(merges))
-			}
-			p = mergeNames{a, b}
-		} else {
-			s, ok := r.text()
-			if ok && strings.HasPrefix(s, "#version") {
-				r.take(',')
-				continue
-			}
-			a, b, cut := strings.Cut(s, " ")
-			if !ok || !cut || strings.Contains(b, " ") {
-				return nil, fmt.Errorf("model.merges[%d]: not two tokens with a space between", len(merges))
-			}
-			p = mergeNames{a, b}
+			a := r.text()
+			r.want(',')
+			b := r.text()
+			r.want(']')
+			merges = append(merges, mergeNames{a, b})
+			continue
 		}
-		merges = append(merges, p)
-		r.take(',')
+		s := r.text()
+		if strings.HasPrefix(s, "#version") {
+			continue
+		}
+		a, b, ok := strings.Cut(s, " ")
+		if r.err == nil && (!ok || strings.Contains(b, " ")) {
+			r.err = fmt.Errorf("entry %d: %.40q is not two tokens with a space between", len(merges), s)
+		}
+		merges = append(merges, mergeNames{a, b})
+	}
+	if err := r.end(); err != nil {
+		return nil, fmt.Errorf("model.merges: %w", err)
 	}
 	return merges, nil
-}
-
-// jsonReader walks JSON that is known to be valid: a quarter of the time that reflection takes on these long lists.
-type jsonReader struct {
-	data []byte
-	at   int
-}
-
-// take skips white space, then c if it is next.
-func (r *jsonReader) take(c byte) bool {
-	r.blank()
-	if r.at < len(r.data) && r.data[r.at] == c {
-		r.at++
-		return true
-	}
-	return false
-}
-
-func (r *jsonReader) blank() {
-	for r.at < len(r.data) && (r.data[r.at] == ' ' || r.data[r.at] == '\n' || r.data[r.at] == '\t' || r.data[r.at] == '\r') {
-		r.at++
-	}
-}
-
-func (r *jsonReader) text() (string, bool) {
-	r.blank()
-	if r.at >= len(r.data) || r.data[r.at] != '"' {
-		return "", false
-	}
-	start, escaped := r.at, false
-	for i := start + 1; i < len(r.data); i++ {
-		switch r.data[i] {
-		case '\\':
-			escaped = true
-			i++
-		case '"':
-			r.at = i + 1
-			if !escaped {
-				return string(r.data[start+1 : i]), true
-			}
-			var s string
-			err := json.Unmarshal(r.data[start:i+1], &s)
-			return s, err == nil
-		}
-	}
-	return "", false
-}
-
-func (r *jsonReader) number() (int, bool) {
-	r.blank()
-	n, start := 0, r.at
-	for r.at < len(r.data) && r.data[r.at] >= '0' && r.data[r.at] <= '9' {
-		n = min(n*10+int(r.data[r.at]-'0'), 1<<40)
-		r.at++
-	}
-	whole := r.at == len(r.data) || r.data[r.at] != '.' && r.data[r.at] != 'e' && r.data[r.at] != 'E'
-	return n, whole && r.at > start
-}
-
-// checkDepth refuses JSON that nests deeper than maxDepth.
-func checkDepth(data []byte) error {
-	depth, quoted := 0, false
-	for i := 0; i < len(data); i++ {
-		switch c := data[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			if depth++; depth > maxDepth {
-				return fmt.Errorf("offset %d: nested deeper than %d", i, maxDepth)
-			}
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return nil
 }

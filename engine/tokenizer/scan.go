@@ -5,7 +5,10 @@ package tokenizer
 // a backtracking engine would. A test compares each with regexp2 on random text. One pass over the text with a table
 // look-up a character: about ten times as fast as the general engine, so the vocabulary look-ups become the bound.
 
-import "unicode/utf8"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
 // scanner finds the end of a match that begins at text[i]; i = no match.
 type scanner func(text string, i int) int
@@ -18,7 +21,7 @@ const (
 	patternO200k    = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	patternNumbers3 = `\p{N}{1,3}`
 	patternCJK      = `[一-龥぀-ゟ゠-ヿ]+`
-	patternDeepSeek = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+	patternDeepSeek = `[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_` + "`" + `{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
 // scanners by pattern.
@@ -30,6 +33,8 @@ var scanners = map[string]scanner{
 	patternNumbers3: func(text string, i int) int { return atMost(text, i, number, 3) },
 	patternCJK:      scanCJK,
 	patternDeepSeek: scanDeepSeek,
+
+	strings.Replace(patternDeepSeek, `"`, `\"`, 1): scanDeepSeek, // the same set, with a quote that is escaped
 }
 
 // run is the end of the longest run from text[i] of characters whose class meets set.
