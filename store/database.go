@@ -38,7 +38,13 @@ const (
 	readerParams = "mode=ro&_query_only=on&_busy_timeout=5000&_stmt_cache_size=64"
 )
 
-// connect opens the file with the driver's parameters and checks that a connection can be made.
+// sqlCheck lists what is wrong with the pages of each table, its indices and its rows' form. A quick_check of the whole
+// file would also compare the search index with every text, at ten times the cost: 1.3 s against 0.09 s for 16 MB on two
+// busy cores. A search index that differs loses hits, never messages.
+const sqlCheck = `SELECT t.name || ': ' || q.quick_check FROM pragma_table_list AS t, pragma_quick_check(t.name) AS q
+	WHERE t.schema = 'main' AND t.type IN ('table', 'shadow') AND q.quick_check <> 'ok' LIMIT 5`
+
+// connect names the file and the driver's parameters; the first statement opens it.
 func connect(path, params string, connections int) (*sql.DB, error) {
 	path = filepath.ToSlash(path)
 	if !strings.HasPrefix(path, "/") {
@@ -63,16 +69,13 @@ func (s *Store) check(ctx context.Context) error {
 		}
 		return fmt.Errorf("store: %s: %w: %s; the file is left as it is: %s", doing, ErrCorrupt, problem, remedy)
 	}
-	var application, version, tables int
+	var application, tables int
 	err := s.writer.QueryRowContext(ctx, "PRAGMA application_id").Scan(&application)
-	if err == nil {
-		err = s.writer.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version)
-	}
 	if err == nil {
 		err = s.writer.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema").Scan(&tables)
 	}
 	if err != nil {
-		return s.asDamage(ctx, doing, err, damaged)
+		return asDamage(ctx, doing, err, damaged)
 	}
 	if tables == 0 {
 		return nil
@@ -80,22 +83,18 @@ func (s *Store) check(ctx context.Context) error {
 	if application != applicationID {
 		return fmt.Errorf("store: %s: not a database of covey (application id %#x): choose another data folder", doing, application)
 	}
-	rows, err := s.writer.QueryContext(ctx, "PRAGMA quick_check(5)")
+	problems, err := query(ctx, s.writer, func(rows *sql.Rows) (text string, err error) { return text, rows.Scan(&text) }, sqlCheck)
 	if err != nil {
-		return s.asDamage(ctx, doing, err, damaged)
+		return asDamage(ctx, doing, err, damaged)
 	}
-	problems, err := collect(rows, func(rows *sql.Rows) (text string, err error) { return text, rows.Scan(&text) })
-	if err != nil {
-		return s.asDamage(ctx, doing, err, damaged)
-	}
-	if text := strings.Join(problems, "; "); text != "ok" {
-		return damaged(text)
+	if len(problems) > 0 {
+		return damaged(strings.Join(problems, "; "))
 	}
 	return nil
 }
 
-// asDamage gives an error of SQLite that means damage its remedy.
-func (s *Store) asDamage(ctx context.Context, doing string, err error, damaged func(string) error) error {
+// asDamage puts an error of SQLite that means damage into the words of damaged.
+func asDamage(ctx context.Context, doing string, err error, damaged func(string) error) error {
 	if isDamage(err) && ctx.Err() == nil {
 		return damaged(err.Error())
 	}

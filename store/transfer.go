@@ -189,9 +189,9 @@ func outward(c Conversation, messages []Message) transferConversation {
 	return out
 }
 
-// decodeTransfer reads a file and checks all that ImportJSON relies on.
-func decodeTransfer(r io.Reader) (*transferFile, error) {
-	limited := &io.LimitedReader{R: r, N: maxImport + 1}
+// decodeTransfer reads a file of at most limit bytes and checks all that ImportJSON relies on.
+func decodeTransfer(r io.Reader, limit int64) (*transferFile, error) {
+	limited := &io.LimitedReader{R: r, N: limit + 1}
 	decoder := json.NewDecoder(limited)
 	decoder.DisallowUnknownFields()
 	var file transferFile
@@ -205,7 +205,7 @@ func decodeTransfer(r io.Reader) (*transferFile, error) {
 	}
 	switch {
 	case limited.N <= 0:
-		return nil, fmt.Errorf("%w: file of more than %d bytes", ErrInvalid, maxImport)
+		return nil, fmt.Errorf("%w: file of more than %d bytes", ErrInvalid, limit)
 	case err != nil:
 		return nil, fmt.Errorf("%w: at byte %d: %w", ErrInvalid, decoder.InputOffset(), err)
 	case file.Format != transferFormat:
@@ -311,7 +311,7 @@ const (
 // names the field that is wrong.
 func (s *Store) ImportJSON(ctx context.Context, r io.Reader) (ids []string, err error) {
 	const doing = "importing conversations"
-	file, err := decodeTransfer(r)
+	file, err := decodeTransfer(r, maxImport)
 	if err != nil {
 		return nil, fail(doing, err)
 	}

@@ -173,8 +173,8 @@ func (endless) Read(p []byte) (int, error) {
 }
 
 func TestEndlessImportIsRefused(t *testing.T) {
-	_, err := openNew(t).ImportJSON(ctx, endless{})
-	wantErr(t, err, ErrInvalid, "more than 67108864 bytes")
+	_, err := decodeTransfer(endless{}, 1<<20)
+	wantErr(t, err, ErrInvalid, "more than 1048576 bytes")
 }
 
 // Whatever is accepted can be stored.
