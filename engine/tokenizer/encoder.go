@@ -39,7 +39,11 @@ func (e *encoder) encode(text string, marks trust) {
 	t.raw.split(text, marks, func(start, end int) {
 		part, partMarks := text[start:end], marks.slice(start, end)
 		if t.normalize != nil {
-			normal := t.normalize(part)
+			normal, err := t.normalize(part)
+			if err != nil {
+				e.err = err
+				return
+			}
 			if len(t.normed.tokens) > 0 {
 				partMarks = partMarks.through(t.normalize, part, normal)
 			}

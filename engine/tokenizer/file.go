@@ -90,9 +90,11 @@ func build(c *fileConfig) (*Tokenizer, error) {
 	if err := t.nameTokens(c.AddedTokens); err != nil {
 		return nil, err
 	}
-	if t.normalize, err = c.Normalizer.build("normalizer"); err != nil {
+	list, err := c.Normalizer.build("normalizer")
+	if err != nil {
 		return nil, err
 	}
+	t.normalize = chain(list)
 	for i := range c.AddedTokens {
 		a := &c.AddedTokens[i]
 		switch {
@@ -101,7 +103,11 @@ func build(c *fileConfig) (*Tokenizer, error) {
 		case t.normalize == nil:
 			t.normed.add(a.Content, a)
 		default:
-			t.normed.add(t.normalize(a.Content), a)
+			spelling, err := t.normalize(a.Content)
+			if err != nil {
+				return nil, fmt.Errorf("added_tokens[%d]: %w", i, err)
+			}
+			t.normed.add(spelling, a)
 		}
 	}
 	if t.stages, err = c.PreTokenizer.build("pre_tokenizer", 0); err != nil {

@@ -10,22 +10,35 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// normalizer rewrites text before it is cut into words. nil = identity.
-type normalizer func(text string) string
+// normalizer rewrites text before it is cut into words. nil = identity. It fails when a pattern exceeds its limits or the
+// text would grow beyond measure.
+type normalizer func(text string) (string, error)
+
+// pure is a normalizer that cannot fail.
+func pure(f func(text string) string) normalizer {
+	return func(text string) (string, error) { return f(text), nil }
+}
+
+// maxGrowth is how many times longer a normalizer may make a text, beside a constant; Unicode's own forms reach 18.
+const maxGrowth = 32
 
 // chain applies normalizers in order.
 func chain(list []normalizer) normalizer {
-	switch len(list) {
-	case 0:
+	if len(list) == 0 {
 		return nil
-	case 1:
-		return list[0]
 	}
-	return func(text string) string {
+	return func(text string) (string, error) {
+		limit := maxGrowth*len(text) + 1<<12
 		for _, n := range list {
-			text = n(text)
+			var err error
+			if text, err = n(text); err != nil {
+				return "", err
+			}
+			if len(text) > limit {
+				return "", fmt.Errorf("normalised text has grown to %d bytes; at most %d are allowed", len(text), limit)
+			}
 		}
-		return text
+		return text, nil
 	}
 }
 
@@ -35,7 +48,7 @@ const maxMarks = 30
 
 // normalForm is one of Unicode's normal forms.
 func normalForm(form norm.Form) normalizer {
-	return func(text string) string {
+	return pure(func(text string) string {
 		if form.IsNormalString(text) {
 			return text
 		}
@@ -43,7 +56,7 @@ func normalForm(form norm.Form) normalizer {
 			return form.String(text)
 		}
 		return normalizeSlowly(form, text)
-	}
+	})
 }
 
 // marksInRow is the length of text's longest run of combining marks, counted after decomposition.
@@ -132,7 +145,7 @@ func lowercase(text string) string {
 
 // strip removes white space at the ends.
 func strip(left, right bool) normalizer {
-	return func(text string) string {
+	return pure(func(text string) string {
 		if left {
 			text = strings.TrimLeftFunc(text, unicode.IsSpace)
 		}
@@ -140,7 +153,7 @@ func strip(left, right bool) normalizer {
 			text = strings.TrimRightFunc(text, unicode.IsSpace)
 		}
 		return text
-	}
+	})
 }
 
 // stripAccents removes combining marks.
@@ -155,17 +168,17 @@ func stripAccents(text string) string {
 
 // prepend puts a prefix before text that is not empty.
 func prepend(prefix string) normalizer {
-	return func(text string) string {
+	return pure(func(text string) string {
 		if text == "" {
 			return ""
 		}
 		return prefix + text
-	}
+	})
 }
 
 // replaceLiteral and replacePattern replace every match by content.
 func replaceLiteral(old, content string) normalizer {
-	return func(text string) string { return strings.ReplaceAll(text, old, content) }
+	return pure(func(text string) string { return strings.ReplaceAll(text, old, content) })
 }
 
 func replacePattern(expr, content string) (normalizer, error) {
@@ -174,12 +187,12 @@ func replacePattern(expr, content string) (normalizer, error) {
 		return nil, err
 	}
 	literal := strings.ReplaceAll(content, "$", "$$")
-	return func(text string) string {
+	return func(text string) (string, error) {
 		out, err := re.Replace(text, literal, -1, -1)
 		if err != nil {
-			return text
+			return "", fmt.Errorf("replacement pattern %.60q: %w", expr, err)
 		}
-		return out
+		return out, nil
 	}, nil
 }
 
@@ -194,7 +207,7 @@ type normalizerConfig struct {
 	Content     string             `json:"content"`
 }
 
-func (c *normalizerConfig) build(where string) (normalizer, error) {
+func (c *normalizerConfig) build(where string) ([]normalizer, error) {
 	if c == nil {
 		return nil, nil
 	}
@@ -206,30 +219,28 @@ func (c *normalizerConfig) build(where string) (normalizer, error) {
 			if err != nil {
 				return nil, err
 			}
-			if n != nil {
-				list = append(list, n)
-			}
+			list = append(list, n...)
 		}
-		return chain(list), nil
+		return list, nil
 	case "NFC":
-		return normalForm(norm.NFC), nil
+		return []normalizer{normalForm(norm.NFC)}, nil
 	case "NFD":
-		return normalForm(norm.NFD), nil
+		return []normalizer{normalForm(norm.NFD)}, nil
 	case "NFKC":
-		return normalForm(norm.NFKC), nil
+		return []normalizer{normalForm(norm.NFKC)}, nil
 	case "NFKD":
-		return normalForm(norm.NFKD), nil
+		return []normalizer{normalForm(norm.NFKD)}, nil
 	case "Lowercase":
-		return lowercase, nil
+		return []normalizer{pure(lowercase)}, nil
 	case "Strip":
-		return strip(c.StripLeft, c.StripRight), nil
+		return []normalizer{strip(c.StripLeft, c.StripRight)}, nil
 	case "StripAccents":
-		return stripAccents, nil
+		return []normalizer{pure(stripAccents)}, nil
 	case "Prepend":
-		return prepend(c.Prepend), nil
+		return []normalizer{prepend(c.Prepend)}, nil
 	case "Replace":
 		if c.Pattern.literal() != "" {
-			return replaceLiteral(c.Pattern.literal(), c.Content), nil
+			return []normalizer{replaceLiteral(c.Pattern.literal(), c.Content)}, nil
 		}
 		if c.Pattern == nil || c.Pattern.Regex == nil {
 			return nil, fmt.Errorf("%s: Replace without a pattern", where)
@@ -238,9 +249,9 @@ func (c *normalizerConfig) build(where string) (normalizer, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", where, err)
 		}
-		return n, nil
+		return []normalizer{n}, nil
 	case "ByteLevel":
-		return byteLevel, nil
+		return []normalizer{pure(byteLevel)}, nil
 	}
 	return nil, unsupported(where, c.Type)
 }

@@ -221,8 +221,8 @@ func scanned(scan scanner) finder {
 }
 
 const (
-	patternLimit   = 8 << 10         // longest split pattern, in bytes
-	patternTimeout = 5 * time.Second // longest search for one match
+	patternLimit   = 8 << 10     // longest split pattern, in bytes
+	patternTimeout = time.Second // longest search for one match
 )
 
 // pattern finds the matches of a regular expression: with its scanner if it has one, else with regexp2.

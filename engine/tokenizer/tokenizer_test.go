@@ -258,12 +258,24 @@ func TestStreamGivesWhatDecodeGives(t *testing.T) {
 func TestManyCombiningMarksAreOrderedAndComposedWithoutJoiners(t *testing.T) {
 	text := "e" + strings.Repeat("\u0301", 20) + strings.Repeat("\u0316", 20) + "\u0301"
 	want := "e" + strings.Repeat("\u0316", 20) + strings.Repeat("\u0301", 21)
-	if got := normalForm(norm.NFD)(text); got != want {
+	if got, _ := normalForm(norm.NFD)(text); got != want {
 		t.Errorf("NFD gave %+q", got)
 	}
 	want = "é" + strings.Repeat("\u0316", 20) + strings.Repeat("\u0301", 20)
-	if got := normalForm(norm.NFC)(text); got != want {
+	if got, _ := normalForm(norm.NFC)(text); got != want {
 		t.Errorf("NFC gave %+q", got)
+	}
+}
+
+func TestANormalizerThatMultipliesTheTextIsStopped(t *testing.T) {
+	step := `{"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaa"}`
+	tok, err := Parse([]byte(`{"normalizer": {"type": "Sequence", "normalizers": [` + strings.Repeat(step+",", 30) + step + `]},
+		"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tok.Encode("a", false); err == nil || !strings.Contains(err.Error(), "grown to") {
+		t.Errorf("error %v, want one about growth", err)
 	}
 }
 

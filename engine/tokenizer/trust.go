@@ -41,8 +41,8 @@ func (t trust) through(normalize normalizer, text, normal string) trust {
 		return t
 	}
 	at := func(offset int) (int, bool) {
-		prefix := normalize(text[:offset])
-		return len(prefix), strings.HasPrefix(normal, prefix)
+		prefix, err := normalize(text[:offset])
+		return len(prefix), err == nil && strings.HasPrefix(normal, prefix)
 	}
 	out := trust{}
 	for _, s := range t {
