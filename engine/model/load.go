@@ -44,6 +44,7 @@ type loader struct {
 	arena       *canon.Arena
 	dequantised bool
 	elements    atomic.Int64 // weights packed
+	quantised   atomic.Bool  // some of them in integer form
 	forms       sync.Map     // form and group, spelled: set
 	vectors     atomic.Int64 // bytes of norms and biases
 }
@@ -69,6 +70,9 @@ func (l *loader) source(module string, rows, cols int, s *weights.Scratch) (cano
 			return source, err
 		}
 		form += " as f32"
+	}
+	if source.Form.Quantised() {
+		l.quantised.Store(true)
 	}
 	l.forms.Store(form, nil)
 	l.elements.Add(int64(rows) * int64(cols))

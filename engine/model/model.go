@@ -27,6 +27,7 @@ type Info struct {
 	Hash          string        // of the checkpoint, see weights.Checkpoint.Hash
 	NumericsID    string        // short hash of Numerics
 	Numerics      string        // rule version, mode, activations, weight forms, KV form: what results depend on beside the weights
+	Quantised     bool          // some products quantise their activations (rule 2): results differ from a float32 reference by more than rounding
 	Shape         route.Shape   // MoE geometry
 	Parameters    int64         // weights in all
 	Active        int64         // weights read for one token
@@ -35,6 +36,8 @@ type Info struct {
 	RecordBytes   []int64       // [MoE layers] bytes of one routed expert
 	ISA           canon.ISA     // kernel family in use
 	Threads       int           // C threads
+	MaxRows       int           // most rows of a step
+	MaxLogits     int           // most rows of a step that want logits
 	Context       int           // longest sequence in tokens
 	KVPages       int           // pages of the KV cache
 	KVBytes       int64         // KV bytes of one token
@@ -51,6 +54,7 @@ type Model struct {
 	pool     *canon.Pool
 	kv       *canon.KV
 	forward  *forward
+	bias     [][]float32 // [MoE layers] correction biases, nil where there are none
 	output   Output
 	seen     []uint64 // [MoE layers, words] experts that a step has counted
 }
@@ -90,7 +94,7 @@ func (m *Model) load(ctx context.Context, checkpoint *weights.Checkpoint, progre
 		return fmt.Errorf("model: %w", err)
 	}
 	limits := canon.Limits{Rows: s.MaxRows, LogitRows: s.MaxLogits, Sequences: s.MaxSlots, Pages: min(s.pages, (s.Context+canon.PageTokens-1)/canon.PageTokens)}
-	if m.forward, err = build(spec, t, m.pool, m.arena, m.kv, limits); err != nil {
+	if m.forward, err = build(spec, t, m.pool, m.arena, m.kv, limits, s.Margins); err != nil {
 		return err
 	}
 	m.describe(checkpoint, l, t)
@@ -105,7 +109,7 @@ func (m *Model) load(ctx context.Context, checkpoint *weights.Checkpoint, progre
 func (m *Model) describe(checkpoint *weights.Checkpoint, l *loader, t *tensors) {
 	spec, s := m.spec, m.settings
 	i := Info{
-		Hash: checkpoint.Hash(), Parameters: l.elements.Load(), Context: s.Context, ISA: m.pool.ISA(), Threads: m.pool.Threads(),
+		Hash: checkpoint.Hash(), Parameters: l.elements.Load(), MaxRows: s.MaxRows, MaxLogits: s.MaxLogits, Context: s.Context, ISA: m.pool.ISA(), Threads: m.pool.Threads(),
 		Shape:   route.Shape{Layers: spec.MoELayers(), Experts: spec.MoE.Experts, TopK: spec.MoE.TopK},
 		KVPages: s.pages, KVBytes: m.kv.PageBytes() / canon.PageTokens,
 	}
@@ -123,6 +127,7 @@ func (m *Model) describe(checkpoint *weights.Checkpoint, l *loader, t *tensors) 
 			i.Bytes += y.dense.Bytes()
 			continue
 		}
+		m.bias = append(m.bias, y.correction)
 		i.Bytes += y.router.Bytes()
 		if y.shared != nil {
 			i.Bytes += y.shared.Bytes()
@@ -139,6 +144,7 @@ func (m *Model) describe(checkpoint *weights.Checkpoint, l *loader, t *tensors) 
 	var forms []string
 	l.forms.Range(func(form, _ any) bool { forms = append(forms, form.(string)); return true })
 	slices.Sort(forms)
+	i.Quantised = l.quantised.Load()
 	i.Numerics = fmt.Sprintf("rules %d, exact, activations %s, weights %s, kv %s", canon.RuleVersion, s.Activations, strings.Join(forms, " + "), s.KV)
 	sum := sha256.Sum256([]byte(i.Numerics))
 	i.NumericsID = hex.EncodeToString(sum[:6])

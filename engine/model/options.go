@@ -17,6 +17,7 @@ type Options struct {
 	MaxLogits   int    // most rows of a step that want logits; 0 = MaxRows
 	Context     int    // longest sequence in tokens; 0 = the model's own limit, which it must not exceed
 	KVTokens    int    // capacity of the KV cache in tokens over all sequences; 0 = 2 * Context
+	Margins     bool   // keep router logits of every layer for ChoiceMargin
 }
 
 // settings are options with defaults filled in and names resolved.

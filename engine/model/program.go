@@ -18,10 +18,11 @@ type forward struct {
 	program *canon.Program
 	logits  *canon.Buffer // one row for each of Batch.LogitRows
 	choices []*canon.Choice
+	scores  []*canon.Buffer // [MoE layers] router logits; one buffer for all layers unless margins are wanted
 }
 
 // build lays out the program of a model.
-func build(spec *Spec, t *tensors, pool *canon.Pool, arena *canon.Arena, kv *canon.KV, limits canon.Limits) (*forward, error) {
+func build(spec *Spec, t *tensors, pool *canon.Pool, arena *canon.Arena, kv *canon.KV, limits canon.Limits, margins bool) (*forward, error) {
 	a := spec.Attention
 	rope, err := arena.NewRope(spec.Rope)
 	if err != nil {
@@ -78,6 +79,10 @@ func build(spec *Spec, t *tensors, pool *canon.Pool, arena *canon.Arena, kv *can
 			}
 			router := spec.MoE.Router
 			router.Bias = y.correction
+			if margins && len(f.scores) > 0 {
+				scores = p.Buffer(spec.MoE.Experts)
+			}
+			f.scores = append(f.scores, scores)
 			p.MatMul(scores, h, y.router, nil)
 			choice := p.Router(scores, router)
 			f.choices = append(f.choices, choice)

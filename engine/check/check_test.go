@@ -1,0 +1,248 @@
+package check
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"covey/engine/canon"
+	"covey/engine/model"
+	"covey/engine/weights"
+)
+
+var update = flag.Bool("update", false, "write golden files")
+
+const bundled = "../../models/smollm2-moe-32x"
+
+func long() bool { return os.Getenv("COVEY_LONG") != "" }
+
+func oracles(t *testing.T) []string {
+	t.Helper()
+	dirs, err := filepath.Glob("testdata/oracles/*")
+	if err != nil || len(dirs) == 0 {
+		t.Fatalf("no oracles: %v", err)
+	}
+	return dirs
+}
+
+func TestForwardPassAgreesWithTheOracles(t *testing.T) {
+	for _, dir := range oracles(t) {
+		for _, activations := range []string{"f32", "int8"} {
+			r, err := Oracle(t.Context(), dir, activations)
+			if err != nil {
+				t.Errorf("%s: %v", dir, err)
+				continue
+			}
+			t.Logf("%s, %s: %+v", filepath.Base(dir), activations, r)
+			if !r.Pass || r.ArgmaxAgree != 1 || r.WeightDiff > 1e-5 || r.KLMean > 1e-9 {
+				t.Errorf("%s, %s: %+v", dir, activations, r)
+			}
+		}
+	}
+}
+
+// An oracle must fail when the maths is changed: here by one configuration key that the tensors do not betray.
+func TestOracleFailsOnOtherMaths(t *testing.T) {
+	for _, test := range []struct{ oracle, key, value string }{
+		{"glm4_moe", "routed_scaling_factor", "1.4"},
+		{"glm4_moe", "norm_topk_prob", "false"},
+		{"glm4_moe", "rms_norm_eps", "1e-3"},
+		{"qwen3_moe", "norm_topk_prob", "false"},
+		{"olmoe", "norm_topk_prob", "true"},
+		{"olmoe", "clip_qkv", "1.0"},
+	} {
+		dir := t.TempDir()
+		if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata/oracles", test.oracle))); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, "config.json")
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var config map[string]json.RawMessage
+		if err := json.Unmarshal(text, &config); err != nil {
+			t.Fatal(err)
+		}
+		config[test.key] = json.RawMessage(test.value)
+		if text, err = json.Marshal(config); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, err := Oracle(t.Context(), dir, "f32")
+		if err != nil || r.Pass {
+			t.Errorf("%s with %s %s: %+v, %v; want a report that fails", test.oracle, test.key, test.value, r, err)
+		}
+	}
+}
+
+func TestBundledModelAgreesWithItsReference(t *testing.T) {
+	var names []string
+	if !long() {
+		names = []string{"math", "poetry"}
+	}
+	for _, activations := range []string{"f32", "int8"} {
+		r, err := Reference(t.Context(), bundled, filepath.Join(bundled, "reference.safetensors"), activations, names...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range r.Texts {
+			t.Logf("%s: %+v", activations, text)
+		}
+		if !r.Pass {
+			t.Errorf("%s: %+v", activations, r)
+		}
+	}
+}
+
+// load opens a model for the test's duration.
+func load(t *testing.T, dir string, options model.Options) *model.Model {
+	t.Helper()
+	checkpoint, err := weights.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer checkpoint.Close()
+	m, err := model.Load(t.Context(), checkpoint, options, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// prompts gives count prompts of random tokens with lengths up to longest; the last one has that length.
+func prompts(count, longest, vocab int) [][]int32 {
+	random := rand.New(rand.NewPCG(3, 4))
+	list := make([][]int32, count)
+	for i := range list {
+		n := 1 + random.IntN(longest)
+		if i == count-1 {
+			n = longest
+		}
+		for range n {
+			list[i] = append(list[i], int32(random.IntN(vocab)))
+		}
+	}
+	return list
+}
+
+// variant is one way of computing the same numbers.
+type variant struct {
+	threads      int
+	isa          canon.ISA
+	batch, chunk int
+}
+
+// sameHashes runs every variant and compares with the golden file: placement, threads, instruction set, batch and chunk
+// never change a bit.
+func sameHashes(t *testing.T, golden, dir string, options model.Options, list [][]int32, n int, variants []variant) {
+	t.Helper()
+	path := filepath.Join("testdata", golden)
+	stored, err := os.ReadFile(path)
+	if err != nil && !*update {
+		t.Fatal(err)
+	}
+	want := strings.Fields(string(stored))
+	for i, v := range variants {
+		options.Threads, options.ISA = v.threads, v.isa.String()
+		m := load(t, dir, options)
+		hashes, err := Hashes(t.Context(), m, list, n, v.batch, v.chunk)
+		if err != nil {
+			t.Fatalf("%+v: %v", v, err)
+		}
+		if i == 0 && *update {
+			want = hashes
+			if err := os.WriteFile(path, []byte(strings.Join(hashes, "\n")+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !slices.Equal(hashes, want) {
+			t.Errorf("%s: %+v: hashes\n%s\nwant\n%s", dir, v, strings.Join(hashes, "\n"), strings.Join(want, "\n"))
+		}
+	}
+}
+
+func TestHashesOfTinyCheckpointsNeverChange(t *testing.T) {
+	for _, name := range []string{"glm4_moe", "qwen3_moe", "olmoe"} {
+		var variants []variant
+		for _, isa := range canon.Supported() {
+			for _, threads := range []int{1, 2} {
+				for _, shape := range [][2]int{{1, 1}, {1, 17}, {1, 256}, {4, 1}, {4, 17}, {7, 256}} {
+					variants = append(variants, variant{threads, isa, shape[0], shape[1]})
+				}
+			}
+		}
+		if !long() { // every instruction set, every thread count and every shape, not every combination
+			variants = slices.DeleteFunc(variants, func(v variant) bool { return v.threads == 1 && v.batch == 4 || v.threads == 2 && v.chunk == 256 && v.batch == 1 })
+		}
+		sameHashes(t, "hashes_"+name+".txt", filepath.Join("testdata/oracles", name), model.Options{KV: "f16", KVTokens: 4096}, prompts(8, 300, 128), 12, variants)
+	}
+}
+
+func TestHashesOfTheBundledModelNeverChange(t *testing.T) {
+	best := canon.Supported()[len(canon.Supported())-1]
+	list, n := prompts(2, 20, 49152), 4
+	variants := []variant{{2, best, 1, 1}, {1, best, 2, 17}, {2, canon.Portable, 2, 256}}
+	golden := "hashes_bundled.txt"
+	if long() {
+		list, n, golden = prompts(16, 200, 49152), 32, "hashes_bundled_long.txt"
+		variants = nil
+		for _, isa := range canon.Supported()[1:] {
+			for _, threads := range []int{1, 2} {
+				variants = append(variants, variant{threads, isa, 1, 17}, variant{threads, isa, 4, 256})
+			}
+		}
+	}
+	sameHashes(t, golden, bundled, model.Options{KVTokens: 2048}, list, n, variants)
+}
+
+func TestChecksStopWhenTheContextIsCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Oracle(ctx, "testdata/oracles/olmoe", "f32"); !errors.Is(err, context.Canceled) {
+		t.Errorf("Oracle: %v", err)
+	}
+	m := load(t, "testdata/oracles/olmoe", model.Options{})
+	if _, err := Hashes(ctx, m, [][]int32{{1, 2}}, 2, 1, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("Hashes: %v", err)
+	}
+}
+
+func TestBrokenReferencesAreNamed(t *testing.T) {
+	if _, err := Oracle(t.Context(), bundled, "f32"); err == nil || !strings.Contains(err.Error(), "oracle.safetensors") {
+		t.Errorf("a folder without an oracle: %v", err)
+	}
+	if _, err := Reference(t.Context(), "testdata/oracles/olmoe", "testdata/oracles/olmoe/oracle.safetensors", "f32"); err == nil {
+		t.Error("an oracle was taken for a reference")
+	}
+	m := load(t, "testdata/oracles/olmoe", model.Options{})
+	for _, args := range [][3]int{{-1, 1, 1}, {1, 0, 1}, {1, 1, 0}} {
+		if _, err := Hashes(t.Context(), m, [][]int32{{1}}, args[0], args[1], args[2]); err == nil {
+			t.Errorf("Hashes%v was accepted", args)
+		}
+	}
+	if _, err := Hashes(t.Context(), m, [][]int32{{}}, 1, 1, 1); err == nil || !strings.Contains(err.Error(), "prompt 0 is empty") {
+		t.Errorf("an empty prompt: %v", err)
+	}
+}
+
+func ExampleReport() {
+	text, _ := json.Marshal(Report{MaxAbsDiff: 1e-6, MaxAbsLogit: 9.5, ArgmaxAgree: 1, Greedy: 24, GreedyTotal: 24, ExpertsAgree: 1, Pass: true})
+	fmt.Println(string(text))
+	// Output: {"max_abs_diff":0.000001,"max_abs_logit":9.5,"argmax_agree":1,"greedy":24,"greedy_total":24,"experts_agree":1,"weight_diff":0,"kl_mean":0,"pass":true}
+}

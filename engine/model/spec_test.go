@@ -1,0 +1,236 @@
+package model
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"covey/engine/canon"
+)
+
+// base is the least that each family needs.
+var base = map[string]string{
+	"glm4_moe": `{"model_type":"glm4_moe","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
+		"num_key_value_heads":2,"head_dim":16,"intermediate_size":96,"moe_intermediate_size":32,"n_routed_experts":8,"num_experts_per_tok":3}`,
+	"qwen3_moe": `{"model_type":"qwen3_moe","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
+		"num_key_value_heads":2,"head_dim":16,"moe_intermediate_size":32,"num_experts":8,"num_experts_per_tok":3}`,
+	"olmoe": `{"model_type":"olmoe","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
+		"intermediate_size":32,"num_experts":8,"num_experts_per_tok":3}`,
+}
+
+// with gives a family's base configuration with keys of a JSON object added or replaced.
+func with(t testing.TB, family, changes string) []byte {
+	t.Helper()
+	var config, more map[string]json.RawMessage
+	if err := errors.Join(json.Unmarshal([]byte(base[family]), &config), json.Unmarshal([]byte(changes), &more)); err != nil {
+		t.Fatalf("%s: %v", changes, err)
+	}
+	maps.Copy(config, more)
+	text, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func spec(t testing.TB, family, changes string) *Spec {
+	t.Helper()
+	s, err := parseSpec(with(t, family, changes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestDefaultsOfFamilies(t *testing.T) {
+	for _, test := range []struct {
+		family   string
+		eps      float32
+		kvHeads  int
+		norm     QKNorm
+		rot      int
+		dense    []bool
+		shared   int
+		score    canon.ScoreKind
+		normed   bool
+		routerEp float32
+	}{
+		{"glm4_moe", 1e-5, 2, QKNormNone, 8, []bool{true, false, false, false}, 32, canon.ScoreSigmoid, true, 1e-20},
+		{"qwen3_moe", 1e-6, 2, QKNormPerHead, 16, []bool{false, false, false, false}, 0, canon.ScoreSoftmax, false, 0},
+		{"olmoe", 1e-5, 4, QKNormWhole, 16, []bool{false, false, false, false}, 0, canon.ScoreSoftmax, false, 0},
+	} {
+		s := spec(t, test.family, `{}`)
+		if s.NormEps != test.eps || s.Attention.KVHeads != test.kvHeads || s.Attention.HeadDim != 16 || s.Attention.QKNorm != test.norm || s.Attention.QKVBias || s.Attention.OutBias ||
+			s.Rope.Rot != test.rot || s.Rope.Theta != 1e4 || s.Rope.Kind != canon.RopeDefault || s.Pairing != canon.Half || !slices.Equal(s.Dense, test.dense) ||
+			s.MoE.Shared != test.shared || s.MoE.Inner != 32 || s.MoE.Router.Score != test.score || s.MoE.Router.Normalise != test.normed || s.MoE.Router.Eps != test.routerEp || s.Tied {
+			t.Errorf("%s: %+v", test.family, s)
+		}
+	}
+}
+
+func TestConfigurationDecidesTheSpec(t *testing.T) {
+	for _, test := range []struct {
+		family, changes string
+		holds           func(*Spec) bool
+	}{
+		{"glm4_moe", `{"attention_bias":true,"use_qk_norm":true}`, func(s *Spec) bool {
+			return s.Attention.QKVBias && !s.Attention.OutBias && s.Attention.QKNorm == QKNormPerHead
+		}},
+		{"glm4_moe", `{"n_group":4,"topk_group":2,"routed_scaling_factor":2.5,"norm_topk_prob":false}`, func(s *Spec) bool {
+			r := s.MoE.Router
+			return r.Groups == 4 && r.TopGroups == 2 && r.Scale == 2.5 && !r.Normalise
+		}},
+		{"glm4_moe", `{"n_shared_experts":48}`, func(s *Spec) bool { return s.MoE.Shared == 48*32 }},
+		{"glm4_moe", `{"n_shared_experts":0}`, func(s *Spec) bool { return s.MoE.Shared == 0 }},
+		{"glm4_moe", `{"first_k_dense_replace":0}`, func(s *Spec) bool { return !s.Dense[0] && len(s.MoELayers()) == 4 }},
+		{"glm4_moe", `{"partial_rotary_factor":1.0}`, func(s *Spec) bool { return s.Rope.Rot == 16 }},
+		{"glm4_moe", `{"partial_rotary_factor":1.0,"rope_parameters":{"rope_type":"default","rope_theta":5e5,"partial_rotary_factor":0.25}}`, func(s *Spec) bool {
+			return s.Rope.Rot == 4 && s.Rope.Theta == 5e5
+		}},
+		{"glm4_moe", `{"tie_word_embeddings":true,"eos_token_id":[7,3,7]}`, func(s *Spec) bool { return s.Tied && slices.Equal(s.EOS, []int32{3, 7}) }},
+		{"qwen3_moe", `{"eos_token_id":5}`, func(s *Spec) bool { return slices.Equal(s.EOS, []int32{5}) }},
+		{"qwen3_moe", `{"attention_bias":true}`, func(s *Spec) bool { return s.Attention.QKVBias && s.Attention.OutBias }},
+		{"qwen3_moe", `{"norm_topk_prob":true}`, func(s *Spec) bool { return s.MoE.Router.Normalise && s.MoE.Router.Eps == 0 }},
+		{"qwen3_moe", `{"sliding_window":8,"max_window_layers":2}`, func(s *Spec) bool { return slices.Equal(s.Attention.Window, []int{0, 0, 0, 0}) }},
+		{"qwen3_moe", `{"sliding_window":8,"use_sliding_window":true}`, func(s *Spec) bool { return slices.Equal(s.Attention.Window, []int{8, 8, 8, 8}) }},
+		{"qwen3_moe", `{"decoder_sparse_step":2,"mlp_only_layers":[3]}`, func(s *Spec) bool { return slices.Equal(s.Dense, []bool{true, false, true, true}) }},
+		{"qwen3_moe", `{"num_experts":null,"num_local_experts":16}`, func(s *Spec) bool { return s.MoE.Experts == 16 && s.MoE.Router.Experts == 16 }},
+		{"qwen3_moe", `{"head_dim":null}`, func(s *Spec) bool { return s.Attention.HeadDim == 16 }},
+		{"qwen3_moe", `{"head_dim":32}`, func(s *Spec) bool { return s.Attention.HeadDim == 32 && s.Rope.Rot == 32 }},
+		{"olmoe", `{"clip_qkv":8.0,"num_key_value_heads":2}`, func(s *Spec) bool { return s.Attention.Clip == 8 && s.Attention.KVHeads == 2 }},
+		{"olmoe", `{"rope_theta":5e5,"rope_scaling":{"type":"linear","factor":4.0}}`, func(s *Spec) bool {
+			return s.Rope.Kind == canon.RopeLinear && s.Rope.Factor == 4 && s.Rope.Theta == 5e5
+		}},
+		{"olmoe", `{"rope_scaling":{"rope_type":"yarn","factor":4,"original_max_position_embeddings":128}}`, func(s *Spec) bool {
+			r := s.Rope
+			return r.Kind == canon.RopeYarn && r.Original == 128 && r.BetaFast == 32 && r.BetaSlow == 1 && r.Truncate
+		}},
+		{"olmoe", `{"rope_scaling":{"rope_type":"yarn","factor":4,"truncate":false},"original_max_position_embeddings":64}`, func(s *Spec) bool {
+			return s.Rope.Original == 64 && !s.Rope.Truncate
+		}},
+		{"olmoe", `{"rope_scaling":{"rope_type":"yarn","factor":4}}`, func(s *Spec) bool { return s.Rope.Original == 512 }},
+		{"olmoe", `{"rope_parameters":{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":128}}`, func(s *Spec) bool {
+			r := s.Rope
+			return r.Kind == canon.RopeLlama3 && r.Factor == 8 && r.LowFreq == 1 && r.HighFreq == 4
+		}},
+		{"olmoe", `{"rope_scaling":{"rope_type":"dynamic","factor":8}}`, func(s *Spec) bool { return s.Rope.Kind == canon.RopeDefault }},
+		{"olmoe", `{"rope_scaling":null,"rope_parameters":{}}`, func(s *Spec) bool { return s.Rope.Kind == canon.RopeDefault }},
+		{"olmoe", `{"use_cache":true,"transformers_version":"5","new_feature":null,"other_feature":false}`, func(s *Spec) bool {
+			return slices.Equal(s.Ignored, []string{"new_feature", "other_feature", "transformers_version", "use_cache"})
+		}},
+	} {
+		if s := spec(t, test.family, test.changes); !test.holds(s) {
+			t.Errorf("%s with %s: %+v", test.family, test.changes, s)
+		}
+	}
+}
+
+func TestConfigurationsThatWouldMisleadAreRefused(t *testing.T) {
+	for _, test := range []struct{ family, changes, want string }{
+		{"olmoe", `{"model_type":"llama"}`, `"llama": architecture not supported; supported: glm4_moe, olmoe, qwen3_moe`},
+		{"olmoe", `{"attention_multiplier":0.2}`, "attention_multiplier: 0.2 is not known to olmoe and may change the maths"},
+		{"olmoe", `{"layer_types":["sliding_attention"]}`, "layer_types"},
+		{"olmoe", `{"hidden_act":"gelu"}`, "gelu"},
+		{"olmoe", `{"hidden_size":0}`, "hidden_size: 0, want a whole number from 1"},
+		{"olmoe", `{"hidden_size":64.5}`, "hidden_size: 64.5"},
+		{"olmoe", `{"hidden_size":"64"}`, `hidden_size: "64"`},
+		{"olmoe", `{"hidden_size":null}`, "hidden_size: missing"},
+		{"olmoe", `{"num_hidden_layers":1000000000000}`, "num_hidden_layers"},
+		{"olmoe", `{"num_attention_heads":5}`, "5 does not divide hidden_size 64"},
+		{"olmoe", `{"num_key_value_heads":3}`, "3 does not divide num_attention_heads 4"},
+		{"olmoe", `{"head_dim":12}`, "head_dim: 12 is not a multiple of 8"},
+		{"olmoe", `{"num_experts_per_tok":9}`, "9 of 8 experts"},
+		{"olmoe", `{"num_experts":0}`, "num_experts: missing or zero"},
+		{"olmoe", `{"num_local_experts":9}`, "9, but num_experts is 8"},
+		{"olmoe", `{"clip_qkv":-1}`, "negative"},
+		{"olmoe", `{"partial_rotary_factor":0.5}`, "olmoe rotates whole heads"},
+		{"olmoe", `{"rope_scaling":{"rope_type":"longrope","factor":4}}`, `rope_scaling.rope_type: "longrope" is not supported`},
+		{"olmoe", `{"rope_scaling":{"rope_type":"linear"}}`, "rope_scaling.factor"},
+		{"olmoe", `{"rope_scaling":{"rope_type":"linear","factor":2,"mystery":1}}`, "rope_scaling.mystery"},
+		{"olmoe", `{"rope_scaling":{"rope_type":"linear","factor":2},"rope_parameters":{"rope_type":"default"}}`, "given beside rope_parameters"},
+		{"olmoe", `{"rope_theta":0}`, "rope_theta"},
+		{"olmoe", `{"rms_norm_eps":-1}`, "rms_norm_eps"},
+		{"olmoe", `{"eos_token_id":128}`, "outside the vocabulary"},
+		{"olmoe", `{"eos_token_id":-1}`, "eos_token_id"},
+		{"olmoe", `{"eos_token_id":"x"}`, "eos_token_id"},
+		{"olmoe", `{"tie_word_embeddings":1}`, "want true or false"},
+		{"glm4_moe", `{"n_group":3}`, "do not fit 8 experts"},
+		{"glm4_moe", `{"n_group":4,"topk_group":1}`, "do not fit 8 experts"},
+		{"glm4_moe", `{"n_group":2,"topk_group":3}`, "do not fit 8 experts"},
+		{"glm4_moe", `{"first_k_dense_replace":4}`, "none of the 4 layers has experts"},
+		{"glm4_moe", `{"partial_rotary_factor":2}`, "more than 1"},
+		{"qwen3_moe", `{"mlp_only_layers":[0,1,2,3]}`, "none of the 4 layers has experts"},
+		{"qwen3_moe", `{"mlp_only_layers":"x"}`, "list of whole numbers"},
+	} {
+		_, err := parseSpec(with(t, test.family, test.changes))
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s with %s: %v, want %q", test.family, test.changes, err, test.want)
+		}
+	}
+	for _, text := range []string{``, `[]`, `{"model_type":"olmoe","model_type":"olmoe"}`, `{"a":NaN}`} {
+		if _, err := parseSpec([]byte(text)); err == nil {
+			t.Errorf("%s was accepted", text)
+		}
+	}
+}
+
+func TestAllProblemsOfAConfigurationAreReportedAtOnce(t *testing.T) {
+	_, err := parseSpec(with(t, "olmoe", `{"hidden_act":"gelu","mystery":1,"vocab_size":null}`))
+	for _, want := range []string{"hidden_act", "mystery", "vocab_size"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not speak of %s", err, want)
+		}
+	}
+}
+
+func TestUnknownArchitectureCanBeTestedFor(t *testing.T) {
+	if _, err := parseSpec([]byte(`{"model_type":"mamba"}`)); !errors.Is(err, ErrArchitecture) {
+		t.Errorf("%v, want ErrArchitecture", err)
+	}
+}
+
+func TestOptionsAreCheckedByName(t *testing.T) {
+	s := spec(t, "olmoe", `{}`)
+	for _, test := range []struct {
+		options Options
+		want    string
+	}{
+		{Options{ISA: "mmx"}, "option ISA"},
+		{Options{KV: "int4"}, "option KV"},
+		{Options{Activations: "fp8"}, "option Activations"},
+		{Options{MaxRows: -1}, "option MaxRows"},
+		{Options{MaxRows: 4, MaxLogits: 5}, "option MaxLogits"},
+		{Options{MaxSlots: -1}, "option MaxSlots"},
+		{Options{Context: 513}, "option Context: 513, want 1 to the model's 512"},
+		{Options{KVTokens: -1}, "option KVTokens"},
+	} {
+		if _, err := test.options.resolve(s); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%+v: %v, want %q", test.options, err, test.want)
+		}
+	}
+	r, err := Options{}.resolve(s)
+	if err != nil || r.KV != "f16" || r.Activations != "int8" || r.MaxRows != 256 || r.MaxSlots != 16 || r.MaxLogits != 256 || r.Context != 512 || r.pages != 16 {
+		t.Errorf("defaults: %+v, %v", r, err)
+	}
+}
+
+func FuzzSpec(f *testing.F) {
+	for _, text := range base {
+		f.Add([]byte(text))
+	}
+	f.Add(with(f, "olmoe", `{"rope_scaling":{"rope_type":"yarn","factor":4},"mystery":{"a":[1]}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s, err := parseSpec(text)
+		if err != nil {
+			return
+		}
+		// Whatever was accepted can be divided by.
+		if s.Attention.Heads%s.Attention.KVHeads != 0 || s.MoE.TopK > s.MoE.Experts || s.MoE.Experts%max(s.MoE.Router.Groups, 1) != 0 ||
+			len(s.Dense) != s.Layers || len(s.Attention.Window) != s.Layers || s.Rope.Rot > s.Attention.HeadDim || s.Rope.Rot%2 != 0 {
+			t.Errorf("accepted %s as %+v", text, s)
+		}
+	})
+}
