@@ -1,9 +1,11 @@
 package daemon
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"time"
@@ -115,6 +117,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 				return
 			}
 			next.ServeHTTP(rec, r)
+			rec.pattern = r.Pattern
 			return
 		}
 		id, ref := s.auth.authenticate(r)
@@ -127,6 +130,37 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		rec.pattern = r.Pattern // set by the mux on this copy of the request
 	})
 }
+
+// routes is the mux with refusals of our own form where no route matches.
+func (s *Server) routes() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h, pattern := s.mux.Handler(r)
+		if pattern != "" {
+			s.mux.ServeHTTP(w, r)
+			return
+		}
+		var miss missed
+		h.ServeHTTP(&miss, r) // the mux's own answer: 404, or 405 with Allow
+		if allow := miss.header.Get("Allow"); allow != "" {
+			w.Header().Set("Allow", allow)
+			refuse(w, r, http.StatusMethodNotAllowed, problem(KindUsage, "method_not_allowed", "use "+allow, nil, "%s does not take %s", clip(r.URL.Path, 100), clip(r.Method, 20)))
+			return
+		}
+		refuse(w, r, http.StatusNotFound, problem(KindUsage, "not_found", "", nil, "there is nothing at %s", clip(r.URL.Path, 100)))
+	})
+}
+
+// missed swallows the mux's answer to a request that no route matches, but for its header.
+type missed struct{ header http.Header }
+
+func (m *missed) Header() http.Header {
+	if m.header == nil {
+		m.header = http.Header{}
+	}
+	return m.header
+}
+func (m *missed) WriteHeader(int)             {}
+func (m *missed) Write(b []byte) (int, error) { return len(b), nil }
 
 func (s *Server) refuseUnauthorised(w http.ResponseWriter, r *http.Request, ref *refusal) {
 	if ref.status == http.StatusUnauthorized {
@@ -167,6 +201,12 @@ func (r *recorder) Write(b []byte) (int, error) {
 		r.status = http.StatusOK
 	}
 	return r.ResponseWriter.Write(b)
+}
+
+// Hijack is for the WebSocket library, which looks for it on the writer itself.
+func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	r.status = http.StatusSwitchingProtocols
+	return http.NewResponseController(r.ResponseWriter).Hijack()
 }
 
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

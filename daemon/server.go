@@ -136,7 +136,7 @@ func (s *Server) host() string {
 }
 
 // Handler is the whole HTTP surface, guarded. Run serves it; tests may call it.
-func (s *Server) Handler() http.Handler { return s.guard(s.mux) }
+func (s *Server) Handler() http.Handler { return s.guard(s.routes()) }
 
 // Run serves until ctx ends, then stops in order. It returns nil after an orderly stop. It may be called once.
 func (s *Server) Run(ctx context.Context) error {

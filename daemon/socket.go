@@ -67,6 +67,7 @@ type Conn struct {
 	out      *outbox
 	limiter  *rate.Limiter
 	closing  sync.Once
+	said     chan struct{} // closed once the close frame has been written, or could not be
 }
 
 // Identity is who opened the connection.
@@ -103,6 +104,7 @@ func (c *Conn) close(code int, reason string) {
 		go func() { // WriteControl waits for the writer
 			c.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, reason), time.Now().Add(closeDeadline))
 			c.ws.SetReadDeadline(time.Now().Add(closeDeadline)) // the reader leaves on the peer's answer, or then
+			close(c.said)
 		}()
 	})
 }
@@ -133,7 +135,7 @@ func (s *Server) serveSocket(w http.ResponseWriter, r *http.Request) {
 	defer ws.Close()
 	ctx, cancel := context.WithCancel(s.work)
 	defer cancel()
-	c := &Conn{identity: id, server: s, ws: ws, ctx: ctx, cancel: cancel, out: newOutbox(s.metrics.frameDropped), limiter: rate.NewLimiter(commandRate, commandBurst)}
+	c := &Conn{identity: id, server: s, ws: ws, ctx: ctx, cancel: cancel, out: newOutbox(s.metrics.frameDropped), limiter: rate.NewLimiter(commandRate, commandBurst), said: make(chan struct{})}
 	seq, ok := c.hello(r)
 	if !ok {
 		c.farewell()
@@ -153,6 +155,8 @@ func (s *Server) serveSocket(w http.ResponseWriter, r *http.Request) {
 	go func() { defer close(written); c.write() }()
 	c.read()
 	cancel()
+	c.closing.Do(func() { close(c.said) }) // the peer left first: nothing to say
+	<-c.said
 	c.out.close()
 	ws.Close()
 	<-written
@@ -188,9 +192,9 @@ func (c *Conn) hello(r *http.Request) (seq uint64, ok bool) {
 	return cmd.Seq, true
 }
 
-// farewell lets a closing handshake finish on a connection that nobody else reads.
+// farewell lets the closing handshake, which close has begun, finish on a connection that nobody else reads.
 func (c *Conn) farewell() {
-	c.ws.SetReadDeadline(time.Now().Add(closeDeadline))
+	<-c.said
 	for {
 		if _, _, err := c.ws.NextReader(); err != nil {
 			return
