@@ -1,86 +1,72 @@
 package sample
 
 import (
-	"errors"
 	"maps"
 	"slices"
 
 	"covey/engine/canon"
 )
 
-// ErrNonFinite means that no token can be chosen, because no logit is finite.
-var ErrNonFinite = errors.New("sample: no finite logit")
-
 // State is the choice of tokens for one sequence. Two states with equal parameters, choice index and tokens choose
 // alike for equal logits, whatever else happens around them. Not safe for concurrent use.
 type State struct {
-	params  Params
-	choice  uint32
-	window  window
-	biasIDs []int32 // ascending
-	bias    []float32
-	rewrite bool // something changes the logits before the draw
-	repeat  bool
-	count   bool
+	params canon.SampleParams // all but position and lists are set once
+	window window
+	seen   bool // the repetition penalty is on
+	count  bool // the frequency or the presence penalty is on
 }
 
 // NewState starts a sequence with its prompt, of which it keeps no reference. Params must be valid.
 func NewState(p Params, choice int, prompt []int32) *State {
-	s := &State{params: p, choice: uint32(choice)}
-	s.repeat = p.RepetitionPenalty != 0 && p.RepetitionPenalty != 1
-	s.count = p.FrequencyPenalty != 0 || p.PresencePenalty != 0
-	s.rewrite = s.repeat || s.count || len(p.LogitBias) > 0
-	if s.repeat || s.count {
-		s.window = newWindow(p.PenaltyWindow, prompt)
+	s := &State{params: canon.SampleParams{
+		Temperature: p.Temperature, TopK: p.TopK, TopP: p.TopP, MinP: p.MinP, Seed: p.Seed, Choice: uint32(choice),
+		Repetition: p.RepetitionPenalty, Frequency: p.FrequencyPenalty, Presence: p.PresencePenalty,
+	}}
+	s.params.BiasIDs = slices.Sorted(maps.Keys(p.LogitBias))
+	for _, id := range s.params.BiasIDs {
+		s.params.Bias = append(s.params.Bias, p.LogitBias[id])
 	}
-	s.biasIDs = slices.Sorted(maps.Keys(p.LogitBias))
-	for _, id := range s.biasIDs {
-		s.bias = append(s.bias, p.LogitBias[id])
+	s.seen = p.RepetitionPenalty != 0 && p.RepetitionPenalty != 1
+	s.count = p.FrequencyPenalty != 0 || p.PresencePenalty != 0
+	if s.seen || s.count {
+		s.window = newWindow(p.PenaltyWindow, prompt)
 	}
 	return s
 }
 
-// Choose draws the token for a position from logits [vocab], which it leaves alone; scratch [vocab] is overwritten.
-func (s *State) Choose(logits, scratch []float32, position int) (int32, error) {
-	if s.rewrite {
-		logits = scratch[:copy(scratch, logits)]
-		canon.AddBias(logits, s.biasIDs, s.bias)
-		if s.repeat {
-			canon.Penalise(logits, s.window.seen.ids, s.window.seen.counts, canon.Penalty{Repetition: s.params.RepetitionPenalty})
-		}
-		if s.count {
-			canon.Penalise(logits, s.window.answer.ids, s.window.answer.counts,
-				canon.Penalty{Frequency: s.params.FrequencyPenalty, Presence: s.params.PresencePenalty})
-		}
+// Choose draws the token for a position from logits [vocab], which it leaves alone. The error wraps canon.ErrNonFinite
+// if a logit is infinite or undefined.
+func (s *State) Choose(logits []float32, position int) (int32, error) {
+	p := &s.params
+	p.Position = uint32(position)
+	if s.seen {
+		p.SeenIDs = s.window.seen.ids
 	}
-	token := canon.Sample(logits, canon.Sampling{
-		Temperature: s.params.Temperature, TopK: s.params.TopK, TopP: s.params.TopP, MinP: s.params.MinP,
-		Seed: s.params.Seed, Choice: s.choice, Position: uint32(position),
-	})
-	if token < 0 {
-		return 0, ErrNonFinite
+	if s.count {
+		p.CountIDs, p.Counts = s.window.answer.ids, s.window.answer.counts
 	}
-	return token, nil
+	return canon.Sample(logits, p)
 }
 
 // Add tells the state which token the answer went on with.
 func (s *State) Add(token int32) {
-	if s.repeat || s.count {
+	if s.seen || s.count {
 		s.window.add(token)
 	}
 }
 
 // Logprobs gives the natural log-probability of a token under logits [vocab] as they are (temperature 1, no penalties),
-// and the n most likely tokens with theirs, most likely first.
-func Logprobs(logits []float32, token int32, n int) (float32, []Logprob) {
-	sum := canon.LogSumExp(logits)
-	if n == 0 {
-		return canon.LogProb(logits, token, sum), nil
+// and the n most likely tokens with theirs, most likely first. The error wraps canon.ErrNonFinite if a logit is infinite
+// or undefined.
+func Logprobs(logits []float32, token int32, n int) (float32, []Logprob, error) {
+	ids, values := make([]int32, n), make([]float32, n)
+	lp, err := canon.Logprobs(logits, token, ids, values)
+	if err != nil || n == 0 {
+		return lp, nil, err
 	}
-	ids := make([]int32, n)
-	top := make([]Logprob, canon.Top(logits, ids))
+	top := make([]Logprob, n)
 	for i := range top {
-		top[i] = Logprob{ids[i], canon.LogProb(logits, ids[i], sum)}
+		top[i] = Logprob{ids[i], values[i]}
 	}
-	return canon.LogProb(logits, token, sum), top
+	return lp, top, nil
 }

@@ -88,8 +88,7 @@ type Scheduler struct {
 	admitted uint64      // admissions so far
 	batch    model.Batch
 	parts    []part
-	scratch  []float32 // [vocab]
-	touched  []uint64  // bit set over MoE layers x experts, for counting bytes
+	touched  []uint64 // bit set over MoE layers x experts, for counting bytes
 }
 
 // New starts a scheduler. The KV cache must be able to hold one sequence of Context tokens; model and cache belong to
@@ -124,7 +123,6 @@ func New(o Options) (*Scheduler, error) {
 		o:       o,
 		wake:    make(chan struct{}, 1),
 		done:    make(chan struct{}),
-		scratch: make([]float32, o.Vocab),
 		touched: make([]uint64, (len(o.Shape.Layers)*o.Shape.Experts+63)/64),
 	}
 	s.stats.KVTokens = o.KV.Capacity()

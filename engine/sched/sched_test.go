@@ -269,7 +269,7 @@ func TestLogprobsAreThoseOfTheUnmodifiedDistribution(t *testing.T) {
 		if o.Kind != KindToken {
 			continue
 		}
-		lp, top := sample.Logprobs(toyLogits(toyState(all[:o.Position])), o.Token, 4)
+		lp, top, _ := sample.Logprobs(toyLogits(toyState(all[:o.Position])), o.Token, 4)
 		if o.Logprob != lp || !slices.Equal(o.Top, top) || len(top) != 4 {
 			t.Errorf("position %d: %v %v, want %v %v", o.Position, o.Logprob, o.Top, lp, top)
 		}
@@ -278,7 +278,7 @@ func TestLogprobsAreThoseOfTheUnmodifiedDistribution(t *testing.T) {
 		t.Fatalf("%d prompt log-probabilities of 9", len(result.PromptLogprobs))
 	}
 	for i, got := range result.PromptLogprobs {
-		if want, _ := sample.Logprobs(toyLogits(toyState(p[:i+1])), p[i+1], 0); got != want {
+		if want, _, _ := sample.Logprobs(toyLogits(toyState(p[:i+1])), p[i+1], 0); got != want {
 			t.Errorf("prompt token %d: %v, want %v", i+1, got, want)
 		}
 	}

@@ -89,14 +89,18 @@ func (q *sequence) begin(at time.Time) {
 }
 
 // promptRow takes the logits of a prompt row before the last.
-func (q *sequence) promptRow(position int, logits []float32) {
-	lp, _ := sample.Logprobs(logits, q.tokens[position+1], 0)
+func (q *sequence) promptRow(position int, logits []float32) error {
+	lp, _, err := sample.Logprobs(logits, q.tokens[position+1], 0)
+	if err != nil {
+		return fmt.Errorf("sched: logits of position %d: %w", position, err)
+	}
 	q.result.PromptLogprobs = append(q.result.PromptLogprobs, lp)
+	return nil
 }
 
 // lastRow takes the logits of the last row: it hashes them, and chooses and hands on the next token. o carries what is
 // known of the row. It returns the finish reason, or "" if the request goes on.
-func (q *sequence) lastRow(logits, scratch []float32, o Output, eos []int32, context int) (finish string, err error) {
+func (q *sequence) lastRow(logits []float32, o Output, eos []int32, context int) (finish string, err error) {
 	if q.hash != nil {
 		canon.HashBits(q.hash, logits)
 	}
@@ -104,14 +108,16 @@ func (q *sequence) lastRow(logits, scratch []float32, o Output, eos []int32, con
 		return FinishLength, nil
 	}
 	o.Kind, o.Position = KindToken, len(q.tokens)
-	if o.Token, err = q.state.Choose(logits, scratch, o.Position); err != nil {
-		return FinishError, fmt.Errorf("sched: %w: choosing the token for position %d: %w", ErrNonFinite, o.Position, err)
+	if o.Token, err = q.state.Choose(logits, o.Position); err != nil {
+		return FinishError, fmt.Errorf("sched: choosing the token for position %d: %w", o.Position, err)
 	}
 	if !q.req.IgnoreEOS && slices.Contains(eos, o.Token) {
 		return FinishStop, nil
 	}
 	if q.req.Logprobs >= 0 {
-		o.Logprob, o.Top = sample.Logprobs(logits, o.Token, q.req.Logprobs)
+		if o.Logprob, o.Top, err = sample.Logprobs(logits, o.Token, q.req.Logprobs); err != nil {
+			return FinishError, fmt.Errorf("sched: logits of position %d: %w", o.Position-1, err)
+		}
 	}
 	q.state.Add(o.Token)
 	q.tokens = append(q.tokens, o.Token)

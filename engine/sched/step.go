@@ -180,7 +180,10 @@ func (s *Scheduler) take(p part, out *model.Output, logits [][]float32, number u
 	q.kv.Append(s.batch.Tokens[p.row : p.row+p.n]...)
 	for i := range p.n {
 		if q.wantsPrompt(first + i) {
-			q.promptRow(first+i, mine[0])
+			if err := q.promptRow(first+i, mine[0]); err != nil {
+				s.end(q, FinishError, err)
+				return rest
+			}
 			mine = mine[1:]
 		}
 	}
@@ -197,7 +200,7 @@ func (s *Scheduler) take(p part, out *model.Output, logits [][]float32, number u
 			at := (p.row + p.n - 1) * slots
 			o.IDs, o.Weights = slices.Clone(out.IDs[at:at+slots]), slices.Clone(out.Weights[at:at+slots])
 		}
-		if finish, err := q.lastRow(mine[0], s.scratch, o, s.o.EOS, s.o.Context); finish != "" {
+		if finish, err := q.lastRow(mine[0], o, s.o.EOS, s.o.Context); finish != "" {
 			s.end(q, finish, err)
 		}
 	}
