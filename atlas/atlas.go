@@ -31,7 +31,7 @@ const (
 type Atlas struct {
 	Format     string      `json:"format"`  // "covey.atlas"
 	Version    int         `json:"version"` // of the file format
-	ID         string      `json:"id"`      // hex SHA-256 over the document without its id and creation time
+	ID         string      `json:"id"`      // hex SHA-256 over what was measured: equal runs have equal ids
 	Name       string      `json:"name"`
 	Kind       Kind        `json:"kind"`
 	Created    time.Time   `json:"created"`
@@ -67,7 +67,8 @@ type Provenance struct {
 	Shuffles     int      `json:"shuffles"` // of control 1
 	Alpha        float64  `json:"alpha"`    // of the corrected test
 	MinLift      float64  `json:"min_lift"` // that the interval's lower bound must exceed
-	Source       string   `json:"source,omitempty"`
+	MinSupport   float64  `json:"min_support"`
+	Source       string   `json:"source,omitempty"` // of an imported atlas: the kind of file
 	Notes        []string `json:"notes,omitempty"`
 }
 
@@ -79,6 +80,7 @@ const (
 	Specialist   State = "specialist"   // at least one label
 	Generalist   State = "generalist"   // enough support, no label
 	Insufficient State = "insufficient" // too little support to say anything
+	Unmeasured   State = "unmeasured"   // imported: nothing is known about its uncertainty
 )
 
 // Expert holds the estimates of one routed expert. Per-topic slices are [C] in the order of Atlas.Topics; the interval
@@ -87,16 +89,26 @@ type Expert struct {
 	Layer       int       `json:"layer"` // model layer index
 	ID          int       `json:"id"`
 	State       State     `json:"state"`
-	Selections  int64     `json:"selections"`  // over the open texts
-	Prompts     int       `json:"prompts"`     // open texts that selected it at least once
-	Share       []float64 `json:"share"`       // mean share of each topic; affinities when imported
-	Mass        []float64 `json:"mass"`        // mean router weight per token of each topic; nil when imported
-	Low         []float64 `json:"lift_low"`    // lower 95 % bound of the lift (bootstrap-t)
-	High        []float64 `json:"lift_high"`   // upper bound
-	P           []float64 `json:"p"`           // corrected over the family (max-T)
-	Q           []float64 `json:"q"`           // Benjamini-Hochberg over the family
-	Support     []float64 `json:"support"`     // part of the topic's texts that selected it
-	Specificity float64   `json:"specificity"` // 1 - H/ln C minus its mean under permuted labels; 0..1 or slightly below 0
+	Counts      []int64   `json:"counts"`          // selections over the open texts of each topic; nil where an import has none
+	Prompts     int       `json:"prompts"`         // open texts that selected it at least once
+	Share       []float64 `json:"share"`           // mean share of each topic; affinities when imported
+	Mass        []float64 `json:"mass"`            // mean router weight per token of each topic; nil when imported
+	Low         []float64 `json:"lift_low"`        // lower 95 % bound of the lift (bootstrap-t)
+	High        []float64 `json:"lift_high"`       // upper bound
+	P           []float64 `json:"p"`               // corrected over the family (max-T)
+	Q           []float64 `json:"q"`               // Benjamini-Hochberg over the family
+	Support     []float64 `json:"support"`         // part of the topic's texts that selected it
+	Specificity float64   `json:"specificity"`     // 1 - H/ln C minus its mean under permuted labels; 0..1 or slightly below 0
+	Claim       string    `json:"claim,omitempty"` // an imported file's own label
+}
+
+// Selections is the sum of Counts.
+func (e *Expert) Selections() int64 {
+	n := int64(0)
+	for _, k := range e.Counts {
+		n += k
+	}
+	return n
 }
 
 // Affinity returns p(c|e): share over the sum of shares. Zero when the expert was never selected.
@@ -177,14 +189,14 @@ type Layer struct {
 
 // Controls are the checks that a build of an atlas must pass, or whose result a reader must see.
 type Controls struct {
-	Shuffles        int     `json:"shuffles"`
-	ShuffledLabels  float64 `json:"shuffled_labels"`   // mean labels a shuffle
-	FalseLabelRate  float64 `json:"false_label_rate"`  // ShuffledLabels / labels observed; 0 when both are 0, 1 at most
-	CommonTokens    float64 `json:"common_tokens"`     // part of token positions whose id occurs in at least two topics
-	LexicalLabels   int     `json:"lexical_labels"`    // labels that do not survive the token-identity control
-	ShuffledWords   bool    `json:"shuffled_words"`    // whether the word-shuffled texts were run
-	ShuffleSurvival float64 `json:"shuffle_survival"`  // part of labels whose lift stays above MinLift without word order
-	EarlyAgreement  float64 `json:"position_survival"` // part of labels whose lift stays above MinLift without the first 32 positions
+	Shuffles         int     `json:"shuffles"`
+	ShuffledLabels   float64 `json:"shuffled_labels"`   // mean labels a shuffle
+	FalseLabelRate   float64 `json:"false_label_rate"`  // ShuffledLabels / labels observed; 0 when both are 0, 1 at most
+	CommonTokens     float64 `json:"common_tokens"`     // part of token positions whose id occurs in at least two topics
+	LexicalLabels    int     `json:"lexical_labels"`    // labels that do not survive the token-identity control
+	ShuffledWords    bool    `json:"shuffled_words"`    // whether the word-shuffled texts were run
+	ShuffleSurvival  float64 `json:"shuffle_survival"`  // part of labels whose lift stays above MinLift without word order
+	PositionSurvival float64 `json:"position_survival"` // part of labels whose lift stays above MinLift without the first 32 positions
 }
 
 // Sealed is the confirmation on texts that took no part in labelling.
@@ -192,9 +204,19 @@ type Sealed struct {
 	Texts       int        `json:"texts"`
 	Chance      float64    `json:"chance"`
 	Decoding    []Decoding `json:"decoding"`
-	Best        int        `json:"best"` // index of the decoder that the summary quotes: logistic on shares
-	LabelsHeld  int        `json:"labels_held"`
-	LabelsSigns int        `json:"labels_signs"`
+	Best        int        `json:"best"`         // index of the decoding that the summary quotes: logistic on shares
+	LabelsSigns int        `json:"labels_signs"` // labels whose sealed lift is above 1
+	LabelsHeld  int        `json:"labels_held"`  // labels whose sealed interval lies above 1
+	Crossed     []Crossing `json:"crossed,omitempty"`
+}
+
+// Crossing is what texts of two topics are named after by the quoted decoding: does routing follow the task or the
+// language, the register or the field?
+type Crossing struct {
+	Topic  string `json:"topic"` // "a+b"
+	Texts  int    `json:"texts"`
+	First  int    `json:"first"`  // named a
+	Second int    `json:"second"` // named b
 }
 
 // Decoding is one way of naming the topic of a sealed text from open ones.

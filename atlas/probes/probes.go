@@ -42,6 +42,12 @@ type Probe struct {
 // Crossed tells whether the probe crosses two topics.
 func (p Probe) Crossed() bool { return strings.Contains(p.Topic, "+") }
 
+// Parts returns the two topics of a crossed probe; second is empty for any other.
+func (p Probe) Parts() (first, second string) {
+	first, second, _ = strings.Cut(p.Topic, "+")
+	return first, second
+}
+
 // Set is a checked list of probes. Immutable.
 type Set struct {
 	Name   string

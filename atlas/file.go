@@ -1,0 +1,203 @@
+package atlas
+
+// This file is the atlas's own file, covey.atlas.json: one JSON document, read strictly. The id is a hash over what was
+// measured, so that a changed file is noticed and two equal runs are seen to be equal.
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"time"
+
+	"covey/atlas/probes"
+
+	"github.com/go-json-experiment/json"
+)
+
+// Format and Version name the file format.
+const (
+	Format  = "covey.atlas"
+	Version = 1
+)
+
+// maxFile bounds a file: 20,000 experts of 14 topics need about 25 MB.
+const maxFile = 512 << 20
+
+// Limits of what a file may name, those of probe sets.
+const (
+	maxTopics = probes.MaxTopics
+	maxName   = probes.MaxName
+)
+
+// ErrFormat is wrapped by errors about files that are not an atlas of a known version.
+var ErrFormat = errors.New("not an atlas of this format")
+
+// Encode returns the document as JSON.
+func (a *Atlas) Encode() ([]byte, error) {
+	out, err := json.Marshal(a, json.Deterministic(true))
+	if err != nil {
+		return nil, fmt.Errorf("atlas: writing: %w", err)
+	}
+	return append(out, '\n'), nil
+}
+
+// digest is the id: SHA-256 over the document without id, name, creation time, causal effects and seconds, which do not
+// tell what was measured.
+func (a *Atlas) digest() string {
+	bare := *a
+	bare.ID, bare.Name, bare.Created = "", "", time.Time{}
+	bare.Summary.Seconds = 0
+	bare.Labels = slices.Clone(a.Labels)
+	for i := range bare.Labels {
+		bare.Labels[i].Causal = nil
+	}
+	out, err := bare.Encode()
+	if err != nil {
+		panic("atlas: a document made here cannot be written: " + err.Error())
+	}
+	sum := sha256.Sum256(out)
+	return hex.EncodeToString(sum[:])
+}
+
+// Decode reads a document that Encode wrote. Unknown and repeated fields, numbers that are not finite, lengths and
+// indices that do not fit each other, and an id that is not the document's are refused.
+func Decode(r io.Reader) (*Atlas, error) {
+	data, err := readAll(r)
+	if err != nil {
+		return nil, err
+	}
+	var head struct {
+		Format  string `json:"format"`
+		Version int    `json:"version"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return nil, fmt.Errorf("atlas: reading: %w: %w", ErrFormat, err)
+	}
+	if head.Format != Format || head.Version != Version {
+		return nil, fmt.Errorf("atlas: reading: %w: format %.40q version %d, expected %q version %d", ErrFormat, head.Format, head.Version, Format, Version)
+	}
+	a := &Atlas{}
+	if err := json.Unmarshal(data, a, json.RejectUnknownMembers(true)); err != nil {
+		return nil, fmt.Errorf("atlas: reading: %w", err)
+	}
+	if err := a.check(); err != nil {
+		return nil, fmt.Errorf("atlas: reading: %w", err)
+	}
+	if id := a.digest(); id != a.ID {
+		return nil, fmt.Errorf("atlas: reading: the document's id is %.12s, its contents say %.12s: it was changed after it was made", a.ID, id)
+	}
+	return a, nil
+}
+
+func readAll(r io.Reader) ([]byte, error) {
+	var b bytes.Buffer
+	n, err := io.Copy(&b, io.LimitReader(r, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("atlas: reading: %w", err)
+	}
+	if n > maxFile {
+		return nil, fmt.Errorf("atlas: reading: more than %d bytes", maxFile)
+	}
+	return b.Bytes(), nil
+}
+
+// check holds the parts of a document against each other.
+func (a *Atlas) check() error {
+	if a.Kind != Measured && a.Kind != Imported {
+		return fmt.Errorf("kind %q is neither %q nor %q", a.Kind, Measured, Imported)
+	}
+	topics := len(a.Topics)
+	if topics < 2 || topics > maxTopics {
+		return fmt.Errorf("%d topics: 2 to %d", topics, maxTopics)
+	}
+	for i, t := range a.Topics {
+		if t == "" || len(t) > maxName || slices.Index(a.Topics, t) != i {
+			return fmt.Errorf("topic %d, %.40q, is empty, too long or there already", i, t)
+		}
+	}
+	if !slices.IsSorted(a.Shape.Layers) || a.Shape.Experts < 1 || a.Shape.Experts > math.MaxUint16 || len(a.Shape.Layers)*a.Shape.Experts > maxExperts {
+		return fmt.Errorf("shape of %d layers with %d experts", len(a.Shape.Layers), a.Shape.Experts)
+	}
+	if a.Kind == Measured && len(a.Experts) != len(a.Shape.Layers)*a.Shape.Experts {
+		return fmt.Errorf("%d experts for a shape of %d layers with %d", len(a.Experts), len(a.Shape.Layers), a.Shape.Experts)
+	}
+	if a.Kind == Measured && len(a.Layers) != len(a.Shape.Layers) {
+		return fmt.Errorf("%d layers for a shape of %d", len(a.Layers), len(a.Shape.Layers))
+	}
+	last := [2]int{math.MinInt, 0}
+	for i := range a.Experts {
+		e := &a.Experts[i]
+		at := [2]int{e.Layer, e.ID}
+		_, known := slices.BinarySearch(a.Shape.Layers, e.Layer)
+		if !known || e.ID < 0 || e.ID >= a.Shape.Experts || slices.Compare(last[:], at[:]) >= 0 {
+			return fmt.Errorf("expert %d: layer %d id %d is outside the shape or out of order", i, e.Layer, e.ID)
+		}
+		last = at
+		if err := e.check(topics, a.Kind); err != nil {
+			return fmt.Errorf("layer %d expert %d: %w", e.Layer, e.ID, err)
+		}
+	}
+	for i, l := range a.Labels {
+		if l.Topic < 0 || l.Topic >= topics || a.Expert(l.Layer, l.ID) == nil {
+			return fmt.Errorf("label %d: layer %d expert %d topic %d does not exist", i, l.Layer, l.ID, l.Topic)
+		}
+		if a.Kind == Imported {
+			return errors.New("an imported atlas has labels: there is no label without an interval")
+		}
+	}
+	if s := a.Sealed; s != nil {
+		if len(s.Decoding) > 0 && (s.Best < 0 || s.Best >= len(s.Decoding)) {
+			return fmt.Errorf("best decoding %d of %d", s.Best, len(s.Decoding))
+		}
+		for i, d := range s.Decoding {
+			if len(d.Confusion) != topics || slices.ContainsFunc(d.Confusion, func(r []int) bool { return len(r) != topics }) {
+				return fmt.Errorf("decoding %d: the confusion matrix is not %d by %d", i, topics, topics)
+			}
+		}
+	}
+	return nil
+}
+
+func (e *Expert) check(topics int, kind Kind) error {
+	if len(e.Share) != topics {
+		return fmt.Errorf("%d shares for %d topics", len(e.Share), topics)
+	}
+	tested := e.State == Specialist || e.State == Generalist
+	if !tested && e.State != Insufficient && e.State != Unmeasured || (e.State == Unmeasured) != (kind == Imported) {
+		return fmt.Errorf("state %.20q in an atlas that is %s", e.State, kind)
+	}
+	for _, f := range []struct {
+		name string
+		n    int
+		must bool
+	}{
+		{"counts", len(e.Counts), kind == Measured}, {"mass", len(e.Mass), kind == Measured}, {"support", len(e.Support), kind == Measured},
+		{"lift_low", len(e.Low), tested}, {"lift_high", len(e.High), tested}, {"p", len(e.P), tested}, {"q", len(e.Q), tested},
+	} {
+		if f.n != topics && (f.n != 0 || f.must) {
+			return fmt.Errorf("%d values of %s for %d topics", f.n, f.name, topics)
+		}
+	}
+	for _, v := range slices.Concat(e.Share, e.Mass) {
+		if v < 0 || math.IsInf(v, 0) || math.IsNaN(v) {
+			return fmt.Errorf("a share or mass of %g", v)
+		}
+	}
+	return nil
+}
+
+// Expert returns one expert, or nil when the atlas does not hold it.
+func (a *Atlas) Expert(layer, id int) *Expert {
+	i, ok := slices.BinarySearchFunc(a.Experts, [2]int{layer, id}, func(e Expert, at [2]int) int {
+		return slices.Compare([]int{e.Layer, e.ID}, at[:])
+	})
+	if !ok {
+		return nil
+	}
+	return &a.Experts[i]
+}
