@@ -48,7 +48,10 @@ func parseDefaults(text []byte) (sample.Params, error) {
 	case file.DoSample != nil:
 		p.Temperature = 1
 	default:
-		p.Temperature, p.TopP = plainDefaults.Temperature, plainDefaults.TopP
+		p.Temperature = plainDefaults.Temperature
+		if p.TopP == 0 {
+			p.TopP = plainDefaults.TopP
+		}
 	}
 	if err := p.Validate(0); err != nil {
 		return sample.Params{}, fmt.Errorf("%s: %w", name, err)

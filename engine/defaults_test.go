@@ -43,18 +43,18 @@ func TestUnusableSuggestionsNameTheFile(t *testing.T) {
 
 func TestCacheHoldsAContextAndTakesAtMostAQuarterOfMemoryBeyondIt(t *testing.T) {
 	// 30 layers x 3 heads x 64 x (key, value) x 2 bytes = 23,040 bytes a token
-	spec := &model.Spec{Layers: 30, Context: 8192, Attention: model.Attention{KVHeads: 3, HeadDim: 64}}
+	spec := &model.Spec{Layers: 30, Attention: model.Attention{KVHeads: 3, HeadDim: 64}}
 	for _, c := range []struct {
 		name   string
 		config Config
 		limit  int64
 		want   int
 	}{
-		{"plenty", Config{Sequences: 16}, 64 << 30, 16 * 2048},
-		{"unknown", Config{Sequences: 16}, 0, 16 * 2048},
-		{"a quarter of 1 GB", Config{Sequences: 16}, 1_000_000_000, 10850},
-		{"a quarter of 1 GB in f32", Config{Sequences: 16, KV: "f32"}, 1_000_000_000, 8192},
-		{"one context at least", Config{Sequences: 16}, 1 << 20, 8192},
+		{"plenty", Config{Sequences: 16, Context: 8192}, 64 << 30, 16 * 2048},
+		{"unknown", Config{Sequences: 16, Context: 8192}, 0, 16 * 2048},
+		{"a quarter of 1 GB", Config{Sequences: 16, Context: 8192}, 1_000_000_000, 10850},
+		{"a quarter of 1 GB in f32", Config{Sequences: 16, Context: 8192, KV: "f32"}, 1_000_000_000, 8192},
+		{"one context at least", Config{Sequences: 16, Context: 8192}, 1 << 20, 8192},
 		{"a short context", Config{Sequences: 1, Context: 1024}, 1 << 20, 1024},
 	} {
 		if got := cacheTokens(spec, c.config, c.limit); got != c.want {

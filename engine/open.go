@@ -77,8 +77,14 @@ func (e *Engine) open(ctx context.Context, c Config, checkpoint *weights.Checkpo
 	if err != nil {
 		return err
 	}
-	if c.KVTokens == 0 {
+	if c.Context == 0 {
+		c.Context = spec.Context
+	}
+	switch {
+	case c.KVTokens == 0:
 		c.KVTokens = cacheTokens(spec, c, memoryLimit())
+	case c.KVTokens < c.Context:
+		return fmt.Errorf("KVTokens is %d, one sequence may have %d: give the cache more or lower Context", c.KVTokens, c.Context)
 	}
 	logitRows := min(c.BatchRows, max(c.Sequences, 64))
 	e.model, err = model.Load(ctx, checkpoint, model.Options{
@@ -152,10 +158,6 @@ func (e *Engine) describe(c Config, spec *model.Spec, info model.Info) {
 // cacheTokens chooses the capacity of the KV cache when none was asked for: 2,048 tokens for each sequence that may run,
 // but no more than a quarter of the memory (limit bytes, 0 = not known) and no less than one whole context.
 func cacheTokens(spec *model.Spec, c Config, limit int64) int {
-	context := spec.Context
-	if c.Context > 0 {
-		context = min(context, c.Context)
-	}
 	width := int64(2)
 	if c.KV == "f32" {
 		width = 4
@@ -165,7 +167,7 @@ func cacheTokens(spec *model.Spec, c Config, limit int64) int {
 	if limit > 0 {
 		tokens = min(tokens, limit/4/perToken)
 	}
-	return int(max(tokens, int64(context)))
+	return int(max(tokens, int64(c.Context)))
 }
 
 // Model describes the open model.
