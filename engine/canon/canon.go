@@ -9,7 +9,7 @@
 package canon
 
 /*
-#cgo CFLAGS: -std=c11 -O3 -D_GNU_SOURCE -Wall
+#cgo CFLAGS: -std=c11 -O2 -D_GNU_SOURCE -Wall
 #cgo LDFLAGS: -lm -lpthread
 #include "engine.h"
 */

@@ -38,7 +38,7 @@ enum {
   CANON_OP_ADD_SCALED, // dst += src * f
   CANON_OP_SCALE,      // dst *= f
   CANON_OP_CLAMP,      // dst into [f0, f1]
-  CANON_OP_ROUTER,     // src logits to ids, weights; vec: bias; i: score, experts, k, groups, top groups, group max, normalise, number; f: eps, least sum, scale
+  CANON_OP_ROUTER,     // src logits to ids, weights; vec: bias; i: score, experts, k, groups, top groups, group max, normalise, first bit of its bans; f: eps, least sum, scale
   CANON_OP_FFN,        // dst = shared(src) + routed; i: experts, k
   CANON_OP_GATHER,     // dst[i] = src[logit_row[i]]
   CANON_OP_CHECK,      // rows of src must be finite
@@ -80,7 +80,7 @@ int canon_physical_cores(void);    // that this process may use
 canon_pool *canon_pool_new(int threads, int isa);  // null if the threads cannot be had
 void canon_pool_free(canon_pool *pool);
 
-canon_program *canon_program_new(int32_t rows, int32_t logit_rows, int32_t threads);
+canon_program *canon_program_new(int32_t rows, int32_t logit_rows, int32_t pages, int32_t threads);
 int canon_program_add(canon_program *p, const canon_op *op);  // copies op; non-zero without memory
 int64_t canon_program_scratch(canon_program *p);              // bytes that build wants
 void canon_program_build(canon_program *p, void *scratch);
@@ -97,11 +97,33 @@ void canon_dequantise_source(int32_t form, int32_t scale_form, int32_t rows, int
 double canon_rope_frequencies(const canon_rope_spec *s, float *inv);  // returns the attention factor
 float canon_attention_scale(int32_t dim);
 
-int32_t canon_sample(const float *logits, int32_t n, float temperature, int32_t top_k, float top_p, float min_p, uint64_t seed, uint32_t choice, uint32_t position);
-float canon_draw(uint64_t seed, uint32_t choice, uint32_t position);
+// Sampling parameters (rule 11); lists are null or distinct ids in range.
+typedef struct {
+  float temperature, top_p, min_p, repetition, frequency, presence;
+  int32_t top_k, biases, seen, counted;
+  uint64_t seed;
+  uint32_t choice, position;
+} canon_sampling;
+// The drawn token; -1 if a logit is not finite, -2 without memory, -3 if no token may be drawn. Logits are not modified.
+int32_t canon_sample(const float *logits, int32_t n, const canon_sampling *s, const int32_t *bias_ids, const float *bias, const int32_t *seen_ids, const int32_t *count_ids, const int32_t *counts);
+uint32_t canon_random(uint64_t seed, uint32_t choice, uint32_t position);
 int32_t canon_argmax(const float *logits, int32_t n);
-void canon_penalise(float *logits, const int32_t *ids, const int32_t *counts, int32_t n, float repetition, float frequency, float presence);
-void canon_add_bias(float *logits, const int32_t *ids, const float *bias, int32_t n);
-float canon_logsumexp(const float *logits, int32_t n);
-float canon_subtract(float a, float b);
-int32_t canon_top(const float *logits, int32_t n, int32_t *ids, int32_t k);
+// Log probabilities: of id (returned in *out) and of the k most likely tokens. Returns how many there are, -1 if a logit is
+// not finite.
+int32_t canon_logprobs(const float *logits, int32_t n, int32_t id, float *out, int32_t *top, float *top_out, int32_t k);
+int canon_all_finite(const float *x, int32_t n);
+
+// The written rules one value at a time (rule.c).
+enum { CANON_EXP, CANON_LOG, CANON_LOG1P, CANON_TANH, CANON_SIGMOID, CANON_SILU, CANON_SOFTPLUS };
+void canon_rule_elementary(int32_t function, const float *x, float *y, int64_t n);
+void canon_rule_quantise(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *sum);
+// One output: row of a source [rows, cols] times x; -1 without memory.
+int canon_rule_product(int32_t form, int32_t scale_form, int32_t cols, int32_t group, int32_t row, const uint8_t *codes, const uint8_t *scales, const float *x, float *y);
+void canon_rule_norm(float *y, const float *x, const float *w, int32_t n, float eps, int32_t plus_one);
+void canon_rule_rotate(float *x, int32_t rot, int32_t pairs, int32_t position, const float *inv, double factor);
+// keys and values [pos+1, dim] already rounded to their stored form; attends lo..pos; sink may be null.
+void canon_rule_attention(const float *q, const float *keys, const float *values, int32_t dim, int32_t lo, int32_t pos, float scale, const float *sink, float *o);
+float canon_rule_store(int32_t form, float x);
+float canon_rule_soft_fma(float a, float b, float c);
+float canon_rule_sum(const float *x, int32_t n);
+float canon_rule_fma(float a, float b, float c);

@@ -144,7 +144,7 @@ func (p *Program) add(op C.canon_op) {
 		return
 	}
 	if p.c == nil {
-		p.c = C.canon_program_new(C.int32_t(p.lim.Rows), C.int32_t(p.lim.LogitRows), C.int32_t(p.pool.threads))
+		p.c = C.canon_program_new(C.int32_t(p.lim.Rows), C.int32_t(p.lim.LogitRows), C.int32_t(p.lim.Pages), C.int32_t(p.pool.threads))
 		if p.c == nil {
 			p.fail("out of memory")
 			return
@@ -417,7 +417,11 @@ func (p *Program) Router(logits *Buffer, s RouterSpec) *Choice {
 	}
 	c.ids = ids
 	op := C.canon_op{kind: C.CANON_OP_ROUTER, src: logits.c, vec: p.vector(s.Bias), ids: (*C.int32_t)(&c.ids[0]), weights: (*C.float)(&c.weights[0])}
-	for i, v := range []int{int(s.Score), s.Experts, s.TopK, s.Groups, s.TopGroups, b2i(s.GroupMax), b2i(s.Normalise), len(p.routers)} {
+	firstBan := 0
+	for _, r := range p.routers {
+		firstBan += r.Experts
+	}
+	for i, v := range []int{int(s.Score), s.Experts, s.TopK, s.Groups, s.TopGroups, b2i(s.GroupMax), b2i(s.Normalise), firstBan} {
 		op.i[i] = C.int32_t(v)
 	}
 	op.f[0], op.f[1], op.f[2] = C.float(s.Eps), C.float(s.MinSum), C.float(s.Scale)

@@ -7,93 +7,117 @@ import "C"
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"hash"
 	"unsafe"
 )
 
-// Sampling are the parameters of rule 11. Penalties, bans and grammar masks are applied to the logits before.
-type Sampling struct {
+// ErrNoToken says that bans and biases left nothing to draw.
+var ErrNoToken = errors.New("no token may be drawn")
+
+// MaxTop is the largest number of alternatives that Logprobs reports.
+const MaxTop = 64
+
+// SampleParams are the parameters of rule 11. The zero value takes the most likely token. Changes to logits come first, in
+// the order of the fields: biases, repetition, counts; each id may occur once in a list.
+type SampleParams struct {
 	Temperature float32 // 0 = the most likely token
 	TopK        int     // 0 = all
 	TopP        float32 // 0 or >= 1 = all
-	MinP        float32 // 0 = all
+	MinP        float32 // 0 = all; relative to the most likely token
 	Seed        uint64
 	Choice      uint32 // index of the answer among several to one prompt
 	Position    uint32 // position that the drawn token will have
+
+	BiasIDs []int32 // l = l + bias
+	Bias    []float32
+
+	SeenIDs    []int32 // l > 0 ? l / Repetition : l * Repetition
+	Repetition float32 // 0 or 1 = off
+
+	CountIDs  []int32 // l = fmaf(-Frequency, count, l), then l = l - Presence
+	Counts    []int32
+	Frequency float32
+	Presence  float32
 }
 
-// Sample draws a token id from logits [vocab] (rule 11). The draw depends on logits, parameters, seed, choice and position
-// only. It returns -1 if no logit is finite. NaN logits are never drawn; -inf marks a token that must not be drawn.
-func Sample(logits []float32, s Sampling) int32 {
-	if len(logits) == 0 {
-		return -1
+// first is the address of a list's first element, nil for an empty one.
+func first[T any](s []T) *T { return unsafe.SliceData(s) }
+
+func inRange(ids []int32, n int, what string) error {
+	for _, id := range ids {
+		if id < 0 || int(id) >= n {
+			return fmt.Errorf("canon: sampling: %s of token %d of %d", what, id, n)
+		}
 	}
-	return int32(C.canon_sample((*C.float)(&logits[0]), C.int32_t(len(logits)), C.float(s.Temperature), C.int32_t(s.TopK), C.float(s.TopP), C.float(s.MinP),
-		C.uint64_t(s.Seed), C.uint32_t(s.Choice), C.uint32_t(s.Position)))
+	return nil
 }
 
-// Draw is the random number of (seed, choice, position): a multiple of 2^-24 in [0, 1).
-func Draw(seed uint64, choice, position uint32) float32 {
-	return float32(C.canon_draw(C.uint64_t(seed), C.uint32_t(choice), C.uint32_t(position)))
+// Sample draws a token from logits [vocab], which it does not modify. The draw depends on its arguments only, with one
+// random number for (Seed, Choice, Position). The error wraps ErrNonFinite if a logit is infinite or NaN before the changes,
+// ErrNoToken if the changes left nothing. A bias of -inf bans a token. Safe for concurrent use.
+func Sample(logits []float32, p *SampleParams) (int32, error) {
+	n := len(logits)
+	if n == 0 {
+		return 0, fmt.Errorf("canon: sampling: no logits")
+	}
+	s := C.canon_sampling{temperature: C.float(p.Temperature), top_p: C.float(p.TopP), min_p: C.float(p.MinP), repetition: C.float(p.Repetition),
+		frequency: C.float(p.Frequency), presence: C.float(p.Presence), top_k: C.int32_t(min(max(p.TopK, 0), n)),
+		seed: C.uint64_t(p.Seed), choice: C.uint32_t(p.Choice), position: C.uint32_t(p.Position)}
+	if len(p.Bias) != len(p.BiasIDs) || len(p.Counts) != len(p.CountIDs) {
+		return 0, fmt.Errorf("canon: sampling: %d biases for %d tokens, %d counts for %d tokens", len(p.Bias), len(p.BiasIDs), len(p.Counts), len(p.CountIDs))
+	}
+	s.biases = C.int32_t(len(p.BiasIDs))
+	if p.Repetition != 0 && p.Repetition != 1 {
+		s.seen = C.int32_t(len(p.SeenIDs))
+	}
+	if p.Frequency != 0 || p.Presence != 0 {
+		s.counted = C.int32_t(len(p.CountIDs))
+	}
+	for _, err := range []error{inRange(p.BiasIDs, n, "bias"), inRange(p.SeenIDs, n, "repetition"), inRange(p.CountIDs, n, "count")} {
+		if err != nil {
+			return 0, err
+		}
+	}
+	switch t := C.canon_sample((*C.float)(&logits[0]), C.int32_t(n), &s, (*C.int32_t)(first(p.BiasIDs)), (*C.float)(first(p.Bias)),
+		(*C.int32_t)(first(p.SeenIDs)), (*C.int32_t)(first(p.CountIDs)), (*C.int32_t)(first(p.Counts))); t {
+	case -1:
+		return 0, fmt.Errorf("canon: sampling: %w among the logits", ErrNonFinite)
+	case -2:
+		return 0, fmt.Errorf("canon: sampling: out of memory for %d logits", n)
+	case -3:
+		return 0, fmt.Errorf("canon: sampling: %w", ErrNoToken)
+	default:
+		return int32(t), nil
+	}
 }
 
-// Argmax is the first candidate in the order of rule 8: largest logit, lowest id; -1 if all are NaN.
+// Logprobs returns the natural log probability of id under unmodified logits, (logit - max) - log(sum of exp(l - max)), and
+// fills topIDs and topLogprobs (of equal length, at most MaxTop) with the most likely tokens, logit descending, id ascending.
+// The error wraps ErrNonFinite. Safe for concurrent use.
+func Logprobs(logits []float32, id int32, topIDs []int32, topLogprobs []float32) (float32, error) {
+	if id < 0 || int(id) >= len(logits) || len(topIDs) != len(topLogprobs) || len(topIDs) > MaxTop || len(topIDs) > len(logits) {
+		return 0, fmt.Errorf("canon: log probabilities: token %d of %d with %d and %d places", id, len(logits), len(topIDs), len(topLogprobs))
+	}
+	var out C.float
+	if C.canon_logprobs((*C.float)(&logits[0]), C.int32_t(len(logits)), C.int32_t(id), &out, (*C.int32_t)(first(topIDs)), (*C.float)(first(topLogprobs)), C.int32_t(len(topIDs))) < 0 {
+		return 0, fmt.Errorf("canon: log probabilities: %w among the logits", ErrNonFinite)
+	}
+	return float32(out), nil
+}
+
+// Philox is the random word of (seed, choice, position); rule 11 uses its upper 24 bits.
+func Philox(seed uint64, choice, position uint32) uint32 {
+	return uint32(C.canon_random(C.uint64_t(seed), C.uint32_t(choice), C.uint32_t(position)))
+}
+
+// Argmax is the largest logit's id, the lowest among equals; -1 if all are NaN.
 func Argmax(logits []float32) int32 {
 	if len(logits) == 0 {
 		return -1
 	}
 	return int32(C.canon_argmax((*C.float)(&logits[0]), C.int32_t(len(logits))))
-}
-
-// Penalty changes the logits of tokens that were seen. The zero value changes nothing.
-type Penalty struct {
-	Repetition float32 // logits of seen tokens: positive divided, negative multiplied; 0 or 1 = off
-	Frequency  float32 // subtracted times the count
-	Presence   float32 // subtracted once
-}
-
-// Penalise applies a penalty in place to the tokens ids that were seen counts times. Ids must be distinct and in range.
-func Penalise(logits []float32, ids, counts []int32, p Penalty) {
-	for _, id := range ids {
-		_ = logits[id]
-	}
-	if len(ids) == 0 {
-		return
-	}
-	_ = counts[len(ids)-1]
-	C.canon_penalise((*C.float)(&logits[0]), (*C.int32_t)(&ids[0]), (*C.int32_t)(&counts[0]), C.int32_t(len(ids)), C.float(p.Repetition), C.float(p.Frequency), C.float(p.Presence))
-}
-
-// AddBias adds bias[i] to the logit of ids[i], one operation each.
-func AddBias(logits []float32, ids []int32, bias []float32) {
-	for i, id := range ids {
-		_, _ = logits[id], bias[i]
-	}
-	if len(ids) > 0 {
-		C.canon_add_bias((*C.float)(&logits[0]), (*C.int32_t)(&ids[0]), (*C.float)(&bias[0]), C.int32_t(len(ids)))
-	}
-}
-
-// LogSumExp is max + log(sum of exp(l - max)), the sum in 32 lanes over ids and the tree of rule 3. A token's natural log
-// probability is its logit minus this.
-func LogSumExp(logits []float32) float32 {
-	if len(logits) == 0 {
-		return 0
-	}
-	return float32(C.canon_logsumexp((*C.float)(&logits[0]), C.int32_t(len(logits))))
-}
-
-// LogProb is the natural log probability of a token given LogSumExp of its logits.
-func LogProb(logits []float32, token int32, logSumExp float32) float32 {
-	return float32(C.canon_subtract(C.float(logits[token]), C.float(logSumExp)))
-}
-
-// Top writes the ids of the len(ids) most likely tokens, most likely first (rule 8's order), and returns how many there are.
-func Top(logits []float32, ids []int32) int {
-	if len(logits) == 0 || len(ids) == 0 {
-		return 0
-	}
-	return int(C.canon_top((*C.float)(&logits[0]), C.int32_t(len(logits)), (*C.int32_t)(&ids[0]), C.int32_t(len(ids))))
 }
 
 // HashBits feeds the little-endian bits of a row to a hash: what identity tests compare.

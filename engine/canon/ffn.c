@@ -1,0 +1,132 @@
+// Gated feed-forward blocks: the shared expert with all rows and each routed expert with the rows that chose it are items of
+// the same two phases. Up: gate, up, silu, product and quantisation of one piece of the inner width. Down: some output tiles.
+// Routed outputs wait in scratch, one row a (row, rank), for the combination in rank order (rule 9).
+#include <string.h>
+#include "canon.h"
+#include "program.h"
+
+enum { INNER_ROWS = 32, INNER_MOST = 128 };
+
+// Inner columns of one chunk: whole groups of the down matrix, or 32.
+static int32_t piece(const canon_record *r) { return r->down.group > 32 ? r->down.group : 32; }
+
+static void needs(canon_program *p, const canon_record *r, int which) {
+  int32_t inner = r->gate.rows;
+  if (r->down.group) {
+    int64_t stride = canon_padded(inner, r->down.group);
+    p->inner_bytes[which] = canon_at_least(p->inner_bytes[which], stride);
+    p->inner_groups[which] = canon_at_least(p->inner_groups[which], stride / r->down.group);
+  } else {
+    p->inner_floats[which] = canon_at_least(p->inner_floats[which], inner);
+  }
+}
+
+void canon_ffn_needs(canon_program *p, const canon_op *op) {
+  if (op->shared_block) needs(p, &op->shared, 0);
+  if (!op->table) { p->experts = canon_at_least(p->experts, 1); return; }
+  needs(p, &op->routed, 1);
+  p->experts = canon_at_least(p->experts, op->i[0]);
+  p->slots = canon_at_least(p->slots, (int64_t)p->rows * op->i[1]);
+  p->routed_floats = canon_at_least(p->routed_floats, op->dst.width);
+}
+
+static canon_record at(const canon_record *layout, void *block) {
+  return (canon_record){canon_matrix_at(layout->gate, block), canon_matrix_at(layout->up, block), canon_matrix_at(layout->down, block)};
+}
+
+static int64_t chunks_of(const canon_program *p, const canon_item *it, int32_t down) {
+  if (!down) return (it->rec.gate.rows + piece(&it->rec) - 1) / piece(&it->rec);
+  int32_t per = canon_tiles_per_chunk(&it->rec.down, it->n, p->threads);
+  return ((it->rec.down.rows + 15) / 16 + per - 1) / per;
+}
+
+// Sorts (row, rank) pairs by expert, rows ascending, and lists the experts that are needed.
+static void group(canon_program *p, const canon_op *op) {
+  int32_t rows = canon_rows_of(p, op->dst.logits), k = op->i[1], experts = op->i[0], *count = p->count;
+  p->item_n = 0;
+  if (op->shared_block) p->items[p->item_n++] = (canon_item){.rec = at(&op->shared, op->shared_block), .n = rows};
+  if (!op->table) return;
+  memset(count, 0, (size_t)(experts + 1) * 4);
+  for (int32_t r = 0; r < rows; r++)
+    for (int32_t i = 0; i < k; i++) {
+      int32_t id = op->ids[(int64_t)r * k + i];
+      if (id < 0) continue;
+      if (!op->table[id]) { canon_fault(p, 0, r, CANON_FAULT_MISSING, op->label); continue; }
+      count[id]++;
+    }
+  int32_t start = 0;
+  for (int32_t e = 0; e < experts; e++) {
+    int32_t n = count[e];
+    count[e] = start;
+    if (n) p->items[p->item_n++] = (canon_item){.rec = at(&op->routed, op->table[e]), .routed = 1, .n = n, .rows = p->order_row + start, .slots = p->order_slot + start};
+    start += n;
+  }
+  for (int32_t r = 0; r < rows; r++)
+    for (int32_t i = 0; i < k; i++) {
+      int32_t slot = r * k + i, id = op->ids[slot];
+      if (id < 0 || !op->table[id]) continue;
+      p->order_row[count[id]] = r;
+      p->order_slot[count[id]++] = slot;
+    }
+}
+
+void canon_ffn_prepare(canon_program *p, const canon_op *op, int32_t down, int64_t *chunks) {
+  if (!down) group(p, op);
+  *chunks = 0;
+  for (int32_t i = 0; i < p->item_n; i++) {
+    p->items[i].first_chunk = *chunks;
+    *chunks += chunks_of(p, &p->items[i], down);
+  }
+}
+
+static const canon_item *item_of(const canon_program *p, int64_t chunk) {
+  int32_t lo = 0, hi = p->item_n - 1;
+  while (lo < hi) {
+    int32_t mid = (lo + hi + 1) / 2;
+    if (p->items[mid].first_chunk <= chunk) lo = mid; else hi = mid - 1;
+  }
+  return &p->items[lo];
+}
+
+static canon_codes inner_codes(const canon_program *p, const canon_item *it) {
+  canon_codes c = p->inner[it->routed];
+  c.stride = canon_padded(it->rec.down.cols, it->rec.down.group);
+  c.groups = it->rec.down.groups;
+  return c;
+}
+
+void canon_ffn_up(canon_program *p, const canon_op *op, int64_t chunk) {
+  const canon_item *it = item_of(p, chunk);
+  const canon_matrix *gate = &it->rec.gate, *up = &it->rec.up, *down = &it->rec.down;
+  int32_t width = piece(&it->rec), c0 = (int32_t)(chunk - it->first_chunk) * width, cols = gate->rows - c0 < width ? gate->rows - c0 : width;
+  float g[INNER_ROWS * INNER_MOST] __attribute__((aligned(64))), u[INNER_ROWS * INNER_MOST] __attribute__((aligned(64)));
+  canon_codes h = inner_codes(p, it);
+  for (int32_t i0 = 0; i0 < it->n; i0 += INNER_ROWS) {
+    canon_rows r = {.n = it->n - i0 < INNER_ROWS ? it->n - i0 : INNER_ROWS, .in0 = i0, .in = it->rows ? it->rows + i0 : 0, .codes = p->codes,
+                    .x = op->src.data, .x_stride = op->src.stride, .y = g, .y_stride = width, .col0 = c0};
+    r.codes.stride = canon_padded(gate->cols, gate->group);
+    r.codes.groups = gate->groups;
+    p->k->product(gate, c0 / 16, (cols + 15) / 16, &r);
+    r.y = u;
+    p->k->product(up, c0 / 16, (cols + 15) / 16, &r);
+    for (int32_t i = 0; i < r.n; i++) {
+      int64_t slot = it->slots ? it->slots[i0 + i] : i0 + i;
+      float *a = g + (int64_t)i * width;
+      if (!down->group) {
+        p->k->swiglu(p->inner_float[it->routed] + slot * down->cols + c0, a, u + (int64_t)i * width, cols);
+        continue;
+      }
+      p->k->swiglu(a, a, u + (int64_t)i * width, cols);
+      p->k->quantise(a, cols, down->group, h.q + slot * h.stride + c0, h.scale + slot * h.groups + c0 / down->group, h.sum8 + slot * h.groups + c0 / down->group);
+    }
+  }
+}
+
+void canon_ffn_down(canon_program *p, const canon_op *op, int64_t chunk) {
+  const canon_item *it = item_of(p, chunk);
+  const canon_matrix *down = &it->rec.down;
+  int32_t per = canon_tiles_per_chunk(down, it->n, p->threads), tiles = (down->rows + 15) / 16, t = (int32_t)(chunk - it->first_chunk) * per;
+  canon_rows r = {.n = it->n, .in = it->slots, .out = it->slots, .codes = inner_codes(p, it), .x = p->inner_float[it->routed], .x_stride = down->cols,
+                  .y = it->routed ? p->routed_out : op->dst.data, .y_stride = it->routed ? op->dst.width : op->dst.stride};
+  p->k->product(down, t, tiles - t < per ? tiles - t : per, &r);
+}

@@ -1,0 +1,64 @@
+// The table of functions that each instruction set fills. Every function gives the bits of canon.h.
+#pragma once
+#include "engine.h"
+
+// Quantised rows (rule 1).
+typedef struct {
+  int8_t *q;       // [rows, stride], inputs padded with 0 to whole groups
+  float *scale;    // [rows, groups]
+  int32_t *sum8;   // [rows, groups] eight times the sum of the codes
+  int32_t stride, groups;
+} canon_codes;
+
+// The rows of one product: row i reads input row in[i] and writes output row out[i]; a null list means the number itself.
+typedef struct {
+  int32_t n, in0, out0;      // in0, out0 are added when the lists are null
+  const int32_t *in, *out;
+  canon_codes codes;         // inputs for integer forms
+  const float *x;            // inputs for float forms, [rows, x_stride]
+  int64_t x_stride;
+  float *y;                  // [rows, y_stride]; column 0 is output col0 of the matrix
+  int64_t y_stride;
+  int32_t col0;
+  const float *bias;         // by output of the matrix, or null
+} canon_rows;
+
+// Queries that share a key/value head, against one block of 256 positions.
+typedef struct {
+  const float *q;            // [queries, dim]
+  int32_t queries, dim, form, lo, hi;   // positions lo <= p < hi of the block
+  float scale;
+  const uint8_t *k[4], *v[4];           // pages: keys [dim][64], values [64][dim]
+  float *m, *l, *o;          // [queries], [queries], [queries, dim]
+} canon_attend;
+
+typedef struct {
+  // Codes of one row of n inputs. Moves 4n bytes in, n out.
+  void (*quantise)(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *sum8);
+  // Outputs 16*tile .. 16*(tile+tiles) of m for all rows. Bound by reading the weights once for few rows, by integer or
+  // float multiply-adds for many.
+  void (*product)(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r);
+  void (*norm)(float *y, const float *x, const float *w, int32_t n, float eps, int plus_one);
+  void (*swiglu)(float *y, const float *gate, const float *up, int32_t n);
+  void (*add)(float *y, const float *x, int32_t n);
+  void (*add_scaled)(float *y, const float *x, float f, int32_t n);   // y + (x * f)
+  void (*scale)(float *y, float f, int32_t n);
+  void (*clamp)(float *y, float lo, float hi, int32_t n);
+  void (*accumulate)(float *y, const float *x, float w, int32_t n);   // fmaf(w, x, y)
+  void (*exp_minus)(float *y, const float *x, float m, int32_t n);    // exp(x - m)
+  void (*sigmoid)(float *y, const float *x, int32_t n);
+  void (*divide)(float *y, float d, int32_t n);
+  void (*fold)(float *o, const float *fresh, float a, float b, int32_t n);
+  void (*rotate)(float *x, int32_t rot, int pairs, const float *c, const float *s);
+  void (*store)(int32_t form, const float *x, int32_t n, void *out);
+  void (*attend)(const canon_attend *a);
+  int (*finite)(const float *x, int32_t n);
+} canon_kernels;
+
+const canon_kernels *canon_kernels_portable(void);
+const canon_kernels *canon_kernels_avx2(void);
+const canon_kernels *canon_kernels_avx512(void);
+const canon_kernels *canon_kernels_vnni(void);
+const canon_kernels *canon_kernels_for(int isa);  // null unless supported
+
+static inline int64_t canon_form_bytes(int32_t form) { return form == CANON_F32 ? 4 : form == CANON_INT8 ? 1 : 2; }

@@ -1,0 +1,175 @@
+// AVX2, FMA and F16C. Integer dots: unsigned codes times signed activations by vpmaddubsw. Eight such products of int4
+// codes fit int16 (8 * 2 * 15 * 127 = 30480), so one vpmaddwd serves 32 inputs; int8 codes go as |w| times sign(q, w), whose
+// pairs fit (2 * 128 * 127 = 32512).
+#if defined(__x86_64__)
+#pragma GCC target("avx2,fma,f16c")
+#include "lanes_avx2.h"
+#include "kernels_lanes.h"
+
+static inline __m256 scales8(const canon_matrix *m, int64_t i) { return v_load_form(m->scale_form, m->scales, i); }
+
+// ROWS input rows against one tile; `halves` halves of its 16 outputs at a time, as registers allow.
+static inline __attribute__((always_inline)) void tile_product(const int form, const int rows, const int halves, const canon_matrix *m, int32_t t, const canon_rows *r, int32_t i0) {
+  const int bytes = form == CANON_INT4 ? 256 : 512;
+  const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)0x80);
+  const int32_t per = m->group / 32, per_segment = CANON_SEGMENT / m->group, groups = m->groups;
+  const int8_t *q[4];
+  const float *sx[4];
+  const int32_t *sum8[4];
+  float out[4][16] __attribute__((aligned(32)));
+  UNROLL(4)
+  for (int i = 0; i < rows; i++) {
+    int64_t in = row_in(r, i0 + i);
+    q[i] = r->codes.q + in * r->codes.stride;
+    sx[i] = r->codes.scale + in * r->codes.groups;
+    sum8[i] = r->codes.sum8 + in * r->codes.groups;
+  }
+  for (int h0 = 0; h0 < 2; h0 += halves) {
+    const uint8_t *w = m->codes + (int64_t)t * groups * per * bytes + h0 * 32;
+    __m256 tot[4][2], acc[4][2];
+    UNROLL(4)
+    for (int i = 0; i < rows; i++)
+      UNROLL(2)
+      for (int h = 0; h < halves; h++) tot[i][h] = v_set(0);
+    for (int32_t s = 0; s < groups; s += per_segment) {
+      int32_t end = s + per_segment < groups ? s + per_segment : groups;
+      UNROLL(4)
+      for (int i = 0; i < rows; i++)
+        UNROLL(2)
+        for (int h = 0; h < halves; h++) acc[i][h] = v_set(0);
+      for (int32_t g = s; g < end; g++) {
+        __m256i dot[4][2];
+        UNROLL(4)
+        for (int i = 0; i < rows; i++)
+          UNROLL(2)
+          for (int h = 0; h < halves; h++) dot[i][h] = _mm256_setzero_si256();
+        for (int32_t c = 0; c < per; c++, w += bytes) {
+          int32_t at = g * m->group + c * 32;
+          if (form == CANON_INT4) {
+            __m256i part[4][2];
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++)
+              UNROLL(2)
+              for (int h = 0; h < halves; h++) {
+                __m256i v = _mm256_loadu_si256((const __m256i *)(w + j * 64 + h * 32));
+                __m256i lo = _mm256_and_si256(v, low), hi = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
+                UNROLL(4)
+                for (int i = 0; i < rows; i++) {
+                  int32_t a, b;
+                  memcpy(&a, q[i] + at + j * 8, 4);
+                  memcpy(&b, q[i] + at + j * 8 + 4, 4);
+                  __m256i x = _mm256_maddubs_epi16(lo, _mm256_set1_epi32(a)), y = _mm256_maddubs_epi16(hi, _mm256_set1_epi32(b));
+                  x = _mm256_add_epi16(x, y);
+                  part[i][h] = j == 0 ? x : _mm256_add_epi16(part[i][h], x);
+                }
+              }
+            UNROLL(4)
+            for (int i = 0; i < rows; i++)
+              UNROLL(2)
+              for (int h = 0; h < halves; h++) dot[i][h] = _mm256_add_epi32(dot[i][h], _mm256_madd_epi16(part[i][h], ones));
+          } else {
+#pragma GCC unroll 8
+            for (int j = 0; j < 8; j++)
+              UNROLL(2)
+              for (int h = 0; h < halves; h++) {
+                __m256i v = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(w + j * 64 + h * 32)), flip), u = _mm256_abs_epi8(v);
+                UNROLL(4)
+                for (int i = 0; i < rows; i++) {
+                  int32_t a;
+                  memcpy(&a, q[i] + at + j * 4, 4);
+                  __m256i x = _mm256_maddubs_epi16(u, _mm256_sign_epi8(_mm256_set1_epi32(a), v));
+                  dot[i][h] = _mm256_add_epi32(dot[i][h], _mm256_madd_epi16(x, ones));
+                }
+              }
+          }
+        }
+        UNROLL(2)
+        for (int h = 0; h < halves; h++) {
+          __m256 sw = scales8(m, ((int64_t)t * groups + g) * 16 + (h0 + h) * 8);
+          UNROLL(4)
+          for (int i = 0; i < rows; i++) {
+            __m256i d = form == CANON_INT4 ? _mm256_sub_epi32(dot[i][h], _mm256_set1_epi32(sum8[i][g])) : dot[i][h];
+            acc[i][h] = v_fma(_mm256_cvtepi32_ps(d), v_mul(sw, v_set(sx[i][g])), acc[i][h]);
+          }
+        }
+      }
+      UNROLL(4)
+      for (int i = 0; i < rows; i++)
+        UNROLL(2)
+        for (int h = 0; h < halves; h++) tot[i][h] = v_add(tot[i][h], acc[i][h]);
+    }
+    UNROLL(4)
+    for (int i = 0; i < rows; i++)
+      UNROLL(2)
+      for (int h = 0; h < halves; h++) _mm256_store_ps(&out[i][(h0 + h) * 8], tot[i][h]);
+  }
+  UNROLL(4)
+  for (int i = 0; i < rows; i++) put_tile(m, r, i0 + i, t, out[i]);
+}
+
+static inline __attribute__((always_inline)) void product_codes(const int form, const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
+  for (int32_t t = tile; t < tile + tiles; t++) {
+    int32_t i = 0;
+    for (; i + 4 <= r->n; i += 4) tile_product(form, 4, 1, m, t, r, i);
+    for (; i + 2 <= r->n; i += 2) tile_product(form, 2, 1, m, t, r, i);
+    if (i < r->n) tile_product(form, 1, 2, m, t, r, i);
+  }
+}
+
+static __attribute__((noinline)) void int4(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_codes(CANON_INT4, m, tile, tiles, r); }
+static __attribute__((noinline)) void int8(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_codes(CANON_INT8, m, tile, tiles, r); }
+
+static void product(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
+  if (m->group == 0) product_floats(m, tile, tiles, r);
+  else if (m->form == CANON_INT4) int4(m, tile, tiles, r);
+  else int8(m, tile, tiles, r);
+}
+
+static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *sum8) {
+  const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  float padded[128];
+  for (int32_t g = 0; g * group < n; g++, q += group) {
+    const float *p = x + g * group;
+    if (n - g * group < group) {          // a short last group: zeros quantise to 0 and change neither maximum nor sum
+      memset(padded, 0, (size_t)group * 4);
+      memcpy(padded, p, (size_t)(n - g * group) * 4);
+      p = padded;
+    }
+    __m256i top = _mm256_setzero_si256();
+    for (int32_t i = 0; i < group; i += 8) top = _mm256_max_epi32(top, _mm256_castps_si256(_mm256_and_ps(v_load(p + i), magnitude)));
+    __m128i h = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+    h = _mm_max_epi32(h, _mm_shuffle_epi32(h, 0x4e));
+    h = _mm_max_epi32(h, _mm_shuffle_epi32(h, 0xb1));
+    uint32_t bits = (uint32_t)_mm_cvtsi128_si32(h);
+    float amax = canon_float(bits);
+    if (bits >= 0x7f800000u || amax < 0x1p-100f) {
+      memset(q, 0, (size_t)group);
+      scale[g] = bits >= 0x7f800000u ? canon_nan() : 0;
+      sum8[g] = 0;
+      continue;
+    }
+    scale[g] = amax / 127.0f;
+    __m256 inv = v_set(127.0f / amax), most = v_set(127.0f), least = v_set(-127.0f);
+    __m256i sum = _mm256_setzero_si256();
+    for (int32_t i = 0; i < group; i += 32) {
+      __m256i c[4];
+      for (int k = 0; k < 4; k++) {
+        __m256 v = _mm256_round_ps(v_mul(v_load(p + i + k * 8), inv), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        c[k] = _mm256_cvtps_epi32(v_max(v_min(v, most), least));
+        sum = _mm256_add_epi32(sum, c[k]);
+      }
+      __m256i b = _mm256_packs_epi16(_mm256_packs_epi32(c[0], c[1]), _mm256_packs_epi32(c[2], c[3]));
+      _mm256_storeu_si256((__m256i *)(q + i), _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+    }
+    __m128i t = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4e));
+    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1));
+    sum8[g] = 8 * _mm_cvtsi128_si32(t);
+  }
+}
+
+const canon_kernels *canon_kernels_avx2(void) {
+  static const canon_kernels table = LANES_TABLE(product, quantise);
+  return &table;
+}
+#endif

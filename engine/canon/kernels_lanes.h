@@ -1,0 +1,273 @@
+// Kernels written once over the lanes that the including file provides (VL of them). Lane l of a rule-3 sum is lane
+// l mod VL of accumulator l / VL, so any VL that divides 32 keeps the written order. Tails never add padding: lanes
+// beyond the end keep their accumulator.
+#pragma once
+#include "lanes_rows.h"
+
+enum { VECTORS = CANON_LANES / VL };
+
+// ---- float products (rule 3): outs weight rows by rows input rows, all accumulators in registers -------------------------
+
+static SPECIAL void dots(const int form, const uint8_t *const *w, const int outs, const float *const *x, const int rows, int32_t n, float *out) {
+  vf acc[4][VECTORS];
+  UNROLL(4)
+  for (int i = 0; i < outs * rows; i++)
+    UNROLL(4)
+    for (int v = 0; v < VECTORS; v++) acc[i][v] = v_set(0);
+  int32_t i = 0;
+  for (; i + CANON_LANES <= n; i += CANON_LANES)
+    UNROLL(4)
+    for (int v = 0; v < VECTORS; v++) {
+      vf a[2];
+      UNROLL(2)
+      for (int o = 0; o < outs; o++) a[o] = v_load_form(form, w[o], i + v * VL);
+      UNROLL(2)
+      for (int r = 0; r < rows; r++) {
+        vf b = v_load(x[r] + i + v * VL);
+        UNROLL(2)
+        for (int o = 0; o < outs; o++) acc[r * outs + o][v] = v_fma(a[o], b, acc[r * outs + o][v]);
+      }
+    }
+  UNROLL(4)
+  for (int v = 0; v < VECTORS; v++) {
+    int left = n - i - v * VL;
+    if (left <= 0) break;
+    if (left > VL) left = VL;
+    UNROLL(2)
+    for (int o = 0; o < outs; o++) {
+      vf a = v_load_form_n(form, w[o], i + v * VL, left);
+      UNROLL(2)
+      for (int r = 0; r < rows; r++) {
+        vf *t = &acc[r * outs + o][v];
+        *t = v_keep_n(v_fma(a, v_load_n(x[r] + i + v * VL, left), *t), *t, left);
+      }
+    }
+  }
+  UNROLL(4)
+  for (int k = 0; k < outs * rows; k++) out[k] = v_tree(acc[k]);
+}
+
+static SPECIAL void product_float(const int form, const canon_matrix *m, int32_t c0, int32_t c1, const canon_rows *r) {
+  int64_t bytes = m->cols * canon_form_bytes(form);
+  for (int32_t c = c0; c < c1;) {
+    const uint8_t *w[2] = {m->codes + c * bytes, m->codes + (c + 1) * bytes};
+    int two = DOT_OUTPUTS == 2 && c + 1 < c1;
+    for (int32_t i = 0; i < r->n;) {
+      float out[4];
+      const float *x[2] = {r->x + row_in(r, i) * r->x_stride, 0};
+      if (two && DOT_ROWS == 2 && i + 1 < r->n) {
+        x[1] = r->x + row_in(r, i + 1) * r->x_stride;
+        dots(form, w, 2, x, 2, m->cols, out);
+        put(r, i, c, out[0]); put(r, i, c + 1, out[1]);
+        put(r, i + 1, c, out[2]); put(r, i + 1, c + 1, out[3]);
+        i += 2;
+        continue;
+      }
+      if (two) {
+        dots(form, w, 2, x, 1, m->cols, out);
+        put(r, i, c, out[0]); put(r, i, c + 1, out[1]);
+      } else {
+        dots(form, w, 1, x, 1, m->cols, out);
+        put(r, i, c, out[0]);
+      }
+      i++;
+    }
+    c += two ? 2 : 1;
+  }
+}
+
+static inline void product_floats(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
+  int32_t c0 = tile * 16, c1 = c0 + tiles * 16;
+  if (c1 > m->rows) c1 = m->rows;
+  if (m->form == CANON_F32) product_float(CANON_F32, m, c0, c1, r);
+  else if (m->form == CANON_F16) product_float(CANON_F16, m, c0, c1, r);
+  else product_float(CANON_BF16, m, c0, c1, r);
+}
+
+// ---- rows --------------------------------------------------------------------------------------------------------------
+
+static void lanes_norm(float *y, const float *x, const float *w, int32_t n, float eps, int plus_one) {
+  float out;
+  const uint8_t *a[2] = {(const uint8_t *)x, 0};
+  const float *b[2] = {x, 0};
+  dots(CANON_F32, a, 1, b, 1, n, &out);
+  vf r = v_set(canon_rms_factor(out, n, eps));
+  for (int32_t i = 0; i < n; i += VL) {
+    int left = n - i;
+    if (left >= VL) {
+      vf v = v_mul(v_load(x + i), r);
+      if (w) v = v_mul(v, plus_one ? v_add(v_load(w + i), v_set(1.0f)) : v_load(w + i));
+      v_store(y + i, v);
+    } else {
+      vf v = v_mul(v_load_n(x + i, left), r);
+      if (w) v = v_mul(v, plus_one ? v_add(v_load_n(w + i, left), v_set(1.0f)) : v_load_n(w + i, left));
+      v_store_n(y + i, v, left);
+    }
+  }
+}
+
+// y[i] = f(y[i], x[i], z[i]) with a tail; the operations below differ only in f.
+#define ELEMENTWISE(EXPR)                                                             \
+  int32_t i = 0;                                                                      \
+  for (; i + VL <= n; i += VL) {                                                      \
+    vf a = v_load(y + i), b = v_load(x + i), c = v_load(z + i);                       \
+    (void)a; (void)b; (void)c;                                                        \
+    v_store(y + i, EXPR);                                                             \
+  }                                                                                   \
+  if (i < n) {                                                                        \
+    vf a = v_load_n(y + i, n - i), b = v_load_n(x + i, n - i), c = v_load_n(z + i, n - i); \
+    (void)a; (void)b; (void)c;                                                        \
+    v_store_n(y + i, EXPR, n - i);                                                    \
+  }
+
+static inline vf v_sigmoid(vf x) { vf one = v_set(1.0f); return v_div(one, v_add(one, v_exp(v_neg(x)))); }
+static inline vf v_silu(vf x) { return v_mul(x, v_sigmoid(x)); }
+
+static void lanes_swiglu(float *y, const float *x, const float *z, int32_t n) { ELEMENTWISE(v_mul(v_silu(b), c)) }
+static void lanes_add(float *y, const float *x, int32_t n) { const float *z = x; ELEMENTWISE(v_add(a, b)) }
+static void lanes_add_scaled(float *y, const float *x, float f, int32_t n) { const float *z = x; vf s = v_set(f); ELEMENTWISE(v_add(a, v_mul(b, s))) }
+static void lanes_scale(float *y, float f, int32_t n) { const float *x = y, *z = y; vf s = v_set(f); ELEMENTWISE(v_mul(a, s)) }
+static void lanes_accumulate(float *y, const float *x, float w, int32_t n) { const float *z = x; vf s = v_set(w); ELEMENTWISE(v_fma(s, b, a)) }
+static void lanes_exp_minus(float *y, const float *x, float m, int32_t n) { const float *z = x; vf s = v_set(m); ELEMENTWISE(v_exp(v_sub(b, s))) }
+static void lanes_sigmoid(float *y, const float *x, int32_t n) { const float *z = x; ELEMENTWISE(v_sigmoid(b)) }
+static void lanes_divide(float *y, float d, int32_t n) { const float *x = y, *z = y; vf s = v_set(d); ELEMENTWISE(v_div(a, s)) }
+static void lanes_fold(float *y, const float *x, float old, float fresh, int32_t n) { const float *z = x; vf s = v_set(old), t = v_set(fresh); ELEMENTWISE(v_fma(a, s, v_mul(b, t))) }
+// max(lo, y) and min(hi, y) return their second operand for NaN, which keeps it.
+static void lanes_clamp(float *y, float lo, float hi, int32_t n) { const float *x = y, *z = y; vf s = v_set(lo), t = v_set(hi); ELEMENTWISE(v_min(t, v_max(s, a))) }
+
+static int lanes_finite(const float *x, int32_t n) {
+  uint32_t top = 0;
+  for (int32_t i = 0; i < n; i++) { uint32_t a = canon_bits(x[i]) & 0x7fffffffu; top = a > top ? a : top; }
+  return top < 0x7f800000u;
+}
+
+static void lanes_rotate(float *x, int32_t rot, int pairs, const float *c, const float *s) {
+  int32_t n = rot / 2;
+  if (pairs) { for (int32_t j = 0; j < n; j++) canon_rotate(x + 2 * j, x + 2 * j + 1, c[j], s[j]); return; }
+  int32_t j = 0;
+  for (; j + VL <= n; j += VL) {
+    vf a = v_load(x + j), b = v_load(x + n + j), cc = v_load(c + j), ss = v_load(s + j);
+    v_store(x + j, v_fma(v_neg(b), ss, v_mul(a, cc)));
+    v_store(x + n + j, v_fma(b, cc, v_mul(a, ss)));
+  }
+  for (; j < n; j++) canon_rotate(x + j, x + n + j, c[j], s[j]);
+}
+
+static void lanes_store(int32_t form, const float *x, int32_t n, void *out) {
+  int32_t i = 0;
+  if (form == CANON_F32) { memcpy(out, x, (size_t)n * 4); return; }
+  uint16_t *p = out;
+  if (form == CANON_F16) {
+    for (; i + VL <= n; i += VL) v_to_f16(p + i, v_load(x + i));
+    for (; i < n; i++) p[i] = canon_to_f16(x[i]);
+    return;
+  }
+  for (; i < n; i++) p[i] = canon_to_bf16(x[i]);
+}
+
+// ---- attention (rule 6) ------------------------------------------------------------------------------------------------
+
+// One block of up to 256 keys for up to three queries. Keys in lanes for the scores (an ascending chain over channels in
+// each lane), channels in lanes for the values (an ascending chain over keys). Reads each key and value once for all
+// queries: 2 * dim * (hi-lo) * form bytes.
+static SPECIAL void attend_block(const int form, const int nq, const canon_attend *a, int32_t q0) {
+  enum { CHUNK = 32 };
+  int64_t size = canon_form_bytes(form);
+  int32_t dim = a->dim, lo = a->lo, hi = a->hi;
+  float p[3][CANON_BLOCK] __attribute__((aligned(64)));
+  const float *q[3];
+  vf scale = v_set(a->scale);
+  UNROLL(3)
+  for (int i = 0; i < nq; i++) q[i] = a->q + (int64_t)(q0 + i) * dim;
+  for (int32_t t = lo & ~(CHUNK - 1); t < hi; t += CHUNK) {
+    const uint8_t *k = a->k[t >> 6] + (t & 63) * size;
+    vf acc[3][VECTORS];
+    UNROLL(3)
+    for (int i = 0; i < nq; i++)
+      UNROLL(4)
+      for (int v = 0; v < VECTORS; v++) acc[i][v] = v_set(0);
+    for (int32_t d = 0; d < dim; d++, k += 64 * size)
+      UNROLL(4)
+      for (int v = 0; v < VECTORS; v++) {
+        vf key = v_load_form(form, k, v * VL);
+        UNROLL(3)
+        for (int i = 0; i < nq; i++) acc[i][v] = v_fma(v_set(q[i][d]), key, acc[i][v]);
+      }
+    UNROLL(3)
+    for (int i = 0; i < nq; i++)
+      UNROLL(4)
+      for (int v = 0; v < VECTORS; v++) v_store(p[i] + t + v * VL, v_mul(acc[i][v], scale));
+  }
+  int32_t first = lo & ~(CHUNK - 1), end = (hi + CHUNK - 1) & ~(CHUNK - 1);
+  UNROLL(3)
+  for (int i = 0; i < nq; i++) {
+    for (int32_t t = first; t < lo; t++) p[i][t] = -canon_inf();   // absent keys: exp gives exactly 0, and adding 0 to a
+    for (int32_t t = hi; t < end; t++) p[i][t] = -canon_inf();     // sum of terms that are not negative changes no bit
+    vf top = v_set(-canon_inf());
+    for (int32_t t = first; t < end; t += VL) top = v_max(v_load(p[i] + t), top);
+    float m = v_highest(top);
+    vf mm = v_set(m), lane[VECTORS];
+    UNROLL(4)
+    for (int v = 0; v < VECTORS; v++) lane[v] = v_set(0);
+    for (int32_t t = first; t < end; t += CHUNK)
+      UNROLL(4)
+      for (int v = 0; v < VECTORS; v++) {
+        vf e = v_exp(v_sub(v_load(p[i] + t + v * VL), mm));
+        v_store(p[i] + t + v * VL, e);
+        lane[v] = v_add(lane[v], e);
+      }
+    a->m[q0 + i] = m;
+    a->l[q0 + i] = v_tree(lane);
+  }
+  int32_t c = 0;
+  for (; c + CHUNK <= dim; c += CHUNK) {
+    vf acc[3][VECTORS];
+    UNROLL(3)
+    for (int i = 0; i < nq; i++)
+      UNROLL(4)
+      for (int v = 0; v < VECTORS; v++) acc[i][v] = v_set(0);
+    for (int32_t t = lo; t < hi; t++) {
+      const uint8_t *row = a->v[t >> 6] + ((int64_t)(t & 63) * dim + c) * size;
+      UNROLL(4)
+      for (int v = 0; v < VECTORS; v++) {
+        vf value = v_load_form(form, row, v * VL);
+        UNROLL(3)
+        for (int i = 0; i < nq; i++) acc[i][v] = v_fma(v_set(p[i][t]), value, acc[i][v]);
+      }
+    }
+    UNROLL(3)
+    for (int i = 0; i < nq; i++)
+      UNROLL(4)
+      for (int v = 0; v < VECTORS; v++) v_store(a->o + (int64_t)(q0 + i) * dim + c + v * VL, acc[i][v]);
+  }
+  for (; c < dim; c += VL) {
+    int n = dim - c < VL ? dim - c : VL;
+    vf acc[3];
+    UNROLL(3)
+    for (int i = 0; i < nq; i++) acc[i] = v_set(0);
+    for (int32_t t = lo; t < hi; t++) {
+      vf value = v_load_form_n(form, a->v[t >> 6], (int64_t)(t & 63) * dim + c, n);
+      UNROLL(3)
+      for (int i = 0; i < nq; i++) acc[i] = v_fma(v_set(p[i][t]), value, acc[i]);
+    }
+    UNROLL(3)
+    for (int i = 0; i < nq; i++) v_store_n(a->o + (int64_t)(q0 + i) * dim + c, acc[i], n);
+  }
+}
+
+static SPECIAL void attend_form(const int form, const canon_attend *a) {
+  int32_t q = 0;
+  for (; q + 3 <= a->queries; q += 3) attend_block(form, 3, a, q);
+  for (; q < a->queries; q++) attend_block(form, 1, a, q);
+}
+static void lanes_attend(const canon_attend *a) {
+  if (a->form == CANON_F32) attend_form(CANON_F32, a);
+  else if (a->form == CANON_F16) attend_form(CANON_F16, a);
+  else attend_form(CANON_BF16, a);
+}
+
+#define LANES_TABLE(PRODUCT, QUANTISE)                                                                                   \
+  {.quantise = QUANTISE, .product = PRODUCT, .norm = lanes_norm, .swiglu = lanes_swiglu, .add = lanes_add,               \
+   .add_scaled = lanes_add_scaled, .scale = lanes_scale, .clamp = lanes_clamp, .accumulate = lanes_accumulate,           \
+   .exp_minus = lanes_exp_minus, .sigmoid = lanes_sigmoid, .divide = lanes_divide, .fold = lanes_fold, .rotate = lanes_rotate,                     \
+   .store = lanes_store, .attend = lanes_attend, .finite = lanes_finite}

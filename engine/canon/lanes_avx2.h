@@ -1,0 +1,65 @@
+// Eight lanes: AVX2, FMA, F16C.
+#pragma once
+#include <immintrin.h>
+#include <string.h>
+#include "canon.h"
+#define VL 8
+#define DOT_OUTPUTS 2
+#define DOT_ROWS 1
+typedef __m256 vf;
+static inline __m256i v_mask(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+static inline vf v_load(const float *p) { return _mm256_loadu_ps(p); }
+static inline vf v_load_n(const float *p, int n) { return _mm256_maskload_ps(p, v_mask(n)); }
+static inline void v_store(float *p, vf v) { _mm256_storeu_ps(p, v); }
+static inline void v_store_n(float *p, vf v, int n) { _mm256_maskstore_ps(p, v_mask(n), v); }
+static inline vf v_set(float x) { return _mm256_set1_ps(x); }
+static inline vf v_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+static inline vf v_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+static inline vf v_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+static inline vf v_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+static inline vf v_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+static inline vf v_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+static inline vf v_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+static inline vf v_neg(vf a) { return _mm256_xor_ps(a, _mm256_set1_ps(-0.0f)); }
+static inline vf v_keep_n(vf fresh, vf old, int n) { return _mm256_blendv_ps(old, fresh, _mm256_castsi256_ps(v_mask(n))); }
+static inline vf v_from_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+static inline vf v_from_bf16(const uint16_t *p) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+static inline vf v_from_f16_n(const uint16_t *p, int n) { uint16_t t[8] = {0}; memcpy(t, p, (size_t)n * 2); return v_from_f16(t); }
+static inline vf v_from_bf16_n(const uint16_t *p, int n) { uint16_t t[8] = {0}; memcpy(t, p, (size_t)n * 2); return v_from_bf16(t); }
+static inline void v_to_f16(uint16_t *p, vf v) { _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT)); }
+static inline float v_halves(__m256 s) {
+  __m128 a = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));   // (l, l+4)
+  a = _mm_add_ps(a, _mm_movehl_ps(a, a));                                         // (l, l+2)
+  return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));                        // (l, l+1)
+}
+static inline float v_tree(vf acc[4]) {
+  return v_halves(v_add(v_add(acc[0], acc[2]), v_add(acc[1], acc[3])));           // (l, l+16), then (l, l+8)
+}
+static inline float v_highest(vf a) {
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+// canon_expf in every lane.
+static inline vf v_exp(vf x) {
+  vf c = v_min(v_max(x, v_set(-105.0f)), v_set(89.0f));
+  vf n = _mm256_round_ps(v_mul(c, v_set(0x1.715476p+0f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  vf r = v_fma(n, v_set(0x1.05c61p-29f), v_fma(n, v_set(-0x1.62e43p-1f), c));
+  vf p = v_set(0x1.a0d2cep-13f);
+  p = v_fma(p, r, v_set(0x1.6e879cp-10f));
+  p = v_fma(p, r, v_set(0x1.11121p-7f));
+  p = v_fma(p, r, v_set(0x1.555382p-5f));
+  p = v_fma(p, r, v_set(0x1.555554p-3f));
+  p = v_fma(p, r, v_set(0x1p-1f));
+  p = v_add(v_fma(p, v_mul(r, r), r), v_set(1.0f));
+  __m256i i = _mm256_cvtps_epi32(n), h = _mm256_srai_epi32(i, 1), bias = _mm256_set1_epi32(127);
+  vf a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(h, bias), 23));
+  vf b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(i, h), bias), 23));
+  p = v_mul(v_mul(p, a), b);
+  p = _mm256_blendv_ps(p, v_set(canon_inf()), _mm256_cmp_ps(x, v_set(0x1.62e42ep+6f), _CMP_GT_OQ));
+  return _mm256_blendv_ps(p, v_set(canon_nan()), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}

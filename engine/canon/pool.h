@@ -1,0 +1,16 @@
+// A fixed pool of threads that runs a list of phases with a barrier between them.
+#pragma once
+#include "kernels.h"
+
+// One job: phases run in order; in each, chunks 0..n-1 are taken from a shared counter by whichever thread is free, so a
+// thread that is held up by a neighbour delays one chunk only.
+typedef struct canon_job {
+  int32_t phases;
+  int64_t (*prepare)(void *ctx, int32_t phase);               // by one thread, alone: returns the number of chunks
+  void (*run)(void *ctx, int32_t phase, int64_t chunk, int32_t thread);
+  void *ctx;
+} canon_job;
+
+void canon_pool_run(canon_pool *pool, canon_job *job);        // returns when all phases are done
+const canon_kernels *canon_pool_kernels(const canon_pool *pool);
+int32_t canon_pool_threads(const canon_pool *pool);

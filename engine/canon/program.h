@@ -1,0 +1,76 @@
+// A program as phases, and the operations that work on single rows.
+#pragma once
+#include <stdatomic.h>
+#include "pool.h"
+
+// Operations that the builder adds beside those of engine.h.
+enum {
+  OP_ANGLES = 100,  // cosines and sines of the row's position
+  OP_FOLD,          // folds the blocks of split attention
+  OP_COMBINE,       // dst plus routed experts, in rank order
+};
+
+// What a phase does. Rows: a run of row operations, each row through all of them while it is in the cache. The others are
+// split over outputs.
+enum { PHASE_ROWS, PHASE_PRODUCT, PHASE_ATTEND, PHASE_UP, PHASE_DOWN };
+typedef struct { int32_t kind, first, count, logits; } canon_phase;
+
+// One group of rows that go through one record: all rows for a shared expert, the rows that chose it for a routed one.
+typedef struct {
+  canon_record rec;         // with real addresses
+  int32_t routed, n;
+  const int32_t *rows, *slots;  // [n]; null = all rows
+  int64_t first_chunk;
+} canon_item;
+
+typedef struct { const float *inv; int32_t rot; double factor; float *cosine, *sine; } canon_angles;
+
+struct canon_program {
+  int32_t rows, logit_rows, pages, threads;
+  canon_op *ops;            // operations in order, the builder's own included
+  int32_t n, cap;
+  canon_phase *phases;
+  int32_t phase_n, phase_cap;
+  canon_angles angles[8];
+  int32_t angle_n;
+
+  // Sizes that scratch must have.
+  int64_t code_bytes, code_groups;      // quantised inputs
+  int64_t inner_bytes[2], inner_groups[2], inner_floats[2];  // between up and down: shared, routed
+  int64_t routed_floats;                // outputs of routed experts, one row a (row, rank)
+  int64_t experts, slots;
+  int64_t thread_floats, split_floats;
+
+  // Scratch.
+  canon_codes codes, inner[2];          // strides are set for each operation
+  float *inner_float[2], *routed_out, *per_thread, *partial;
+  int32_t *order_row, *order_slot, *count;
+  canon_item *items;
+
+  // The running step.
+  const canon_kernels *k;
+  canon_step *step;
+  int32_t item_n, split, split_blocks;
+  int64_t *first_chunk;                 // [ops of a product phase + 1]
+  int32_t *tiles_per_chunk;
+  _Atomic int32_t fault_n;
+};
+
+void canon_row_ops(canon_program *p, const canon_phase *ph, int32_t r0, int32_t r1, int32_t thread);
+void canon_fault(canon_program *p, int32_t logits, int32_t row, int32_t kind, int32_t label);
+void canon_attend_prepare(canon_program *p, const canon_op *op, int64_t *chunks);
+void canon_attend_chunk(canon_program *p, const canon_op *op, int64_t chunk, int32_t thread);
+void canon_attend_finish(canon_program *p, const canon_op *op, int32_t row);
+void canon_ffn_prepare(canon_program *p, const canon_op *op, int32_t down, int64_t *chunks);
+void canon_ffn_up(canon_program *p, const canon_op *op, int64_t chunk);
+void canon_ffn_down(canon_program *p, const canon_op *op, int64_t chunk);
+void canon_route(canon_program *p, const canon_op *op, int32_t row, float *scratch);
+void canon_ffn_needs(canon_program *p, const canon_op *op);
+void canon_attend_needs(canon_program *p, const canon_op *op);
+
+static inline int32_t canon_rows_of(const canon_program *p, int32_t logits) { return logits ? p->step->logit_rows : p->step->rows; }
+static inline int64_t canon_at_least(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int32_t canon_padded(int32_t n, int32_t group) { return group ? (n + group - 1) / group * group : n; }
+static inline float *canon_row(const canon_buffer *b, int64_t i) { return b->data + i * b->stride; }
+// Tiles that make a chunk worth taking: about two microseconds, yet at least four chunks a thread where there are tiles.
+int32_t canon_tiles_per_chunk(const canon_matrix *m, int32_t rows, int32_t threads);

@@ -1,0 +1,101 @@
+// The written rules one value at a time, for equality suites: canon.h applied to plain rows, no tiles, no threads.
+#include <stdlib.h>
+#include <string.h>
+#include "canon.h"
+#include "engine.h"
+
+void canon_rule_elementary(int32_t function, const float *x, float *y, int64_t n) {
+  for (int64_t i = 0; i < n; i++) switch (function) {
+    case CANON_EXP: y[i] = canon_expf(x[i]); break;
+    case CANON_LOG: y[i] = canon_logf(x[i]); break;
+    case CANON_LOG1P: y[i] = canon_log1pf(x[i]); break;
+    case CANON_TANH: y[i] = canon_tanhf(x[i]); break;
+    case CANON_SIGMOID: y[i] = canon_sigmoidf(x[i]); break;
+    case CANON_SILU: y[i] = canon_siluf(x[i]); break;
+    default: y[i] = canon_softplusf(x[i]);
+  }
+}
+
+void canon_rule_quantise(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *sum) {
+  for (int32_t g = 0; g * group < n; g++) canon_quantise(x + g * group, n - g * group < group ? n - g * group : group, q + g * group, scale + g, sum + g);
+}
+
+static float value(int32_t form, const uint8_t *p, int64_t i) {
+  if (form == CANON_F32) { float f; memcpy(&f, p + i * 4, 4); return f; }
+  uint16_t h;
+  memcpy(&h, p + i * 2, 2);
+  return form == CANON_F16 ? canon_from_f16(h) : canon_from_bf16(h);
+}
+
+int canon_rule_product(int32_t form, int32_t scale_form, int32_t cols, int32_t group, int32_t row, const uint8_t *codes, const uint8_t *scales, const float *x, float *y) {
+  int32_t stored = group, most = cols + 128;
+  if (group != 32 && group != 64) group = 128;
+  int32_t per_row = stored ? (cols + stored - 1) / stored : 0;
+  float *w = malloc((size_t)most * (3 * sizeof(float) + sizeof(int16_t) + 1 + sizeof(int32_t)));
+  if (!w) return -1;
+  float *sw = w + most, *sx = sw + most;
+  int32_t *sum = (int32_t *)(sx + most);
+  int16_t *c = (int16_t *)(sum + most);
+  int8_t *q = (int8_t *)(c + most);
+  if (form == CANON_INT4 || form == CANON_INT8) {
+    for (int32_t i = 0; i < cols; i++)
+      c[i] = form == CANON_INT4 ? (int16_t)((codes[(int64_t)row * ((cols + 1) / 2) + i / 2] >> (i & 1) * 4 & 15) - 8) : (int16_t)(codes[(int64_t)row * cols + i] - 128);
+    for (int32_t g = 0; g * group < cols; g++) sw[g] = value(scale_form, scales, (int64_t)row * per_row + (stored == group ? g : 0));
+    canon_rule_quantise(x, cols, group, q, sx, sum);
+    *y = canon_qdot(c, sw, q, sx, cols, group);
+  } else {
+    for (int32_t i = 0; i < cols; i++) w[i] = value(form, codes, (int64_t)row * cols + i);
+    *y = canon_dot(w, x, cols);
+  }
+  free(w);
+  return 0;
+}
+
+void canon_rule_norm(float *y, const float *x, const float *w, int32_t n, float eps, int32_t plus_one) { canon_rms(y, x, w, n, eps, plus_one); }
+
+void canon_rule_rotate(float *x, int32_t rot, int32_t pairs, int32_t position, const float *inv, double factor) {
+  for (int32_t j = 0; j < rot / 2; j++) {
+    float c, s;
+    canon_angle(position, inv[j], factor, &c, &s);
+    if (pairs) canon_rotate(x + 2 * j, x + 2 * j + 1, c, s);
+    else canon_rotate(x + j, x + j + rot / 2, c, s);
+  }
+}
+
+void canon_rule_attention(const float *q, const float *keys, const float *values, int32_t dim, int32_t lo, int32_t pos, float scale, const float *sink, float *o) {
+  canon_state t = {-canon_inf(), 0};
+  float old, fresh;
+  for (int32_t d = 0; d < dim; d++) o[d] = 0;
+  for (int32_t b = lo / CANON_BLOCK; b <= pos / CANON_BLOCK; b++) {
+    int32_t first = b * CANON_BLOCK, from = lo > first ? lo : first, to = pos < first + CANON_BLOCK - 1 ? pos : first + CANON_BLOCK - 1;
+    float p[CANON_BLOCK], lane[CANON_LANES] = {0}, m = -canon_inf();
+    for (int32_t i = from; i <= to; i++) {
+      p[i - first] = canon_score(q, keys + (int64_t)i * dim, 1, dim, scale);
+      m = canon_max(p[i - first], m);
+    }
+    for (int32_t i = from; i <= to; i++) {
+      float e = canon_expf(p[i - first] - m);
+      p[i - first] = e;
+      lane[(i - first) & 31] = lane[(i - first) & 31] + e;
+    }
+    canon_fold(&t, m, canon_tree(lane), &old, &fresh);
+    for (int32_t d = 0; d < dim; d++) {
+      float acc = 0;
+      for (int32_t i = from; i <= to; i++) acc = canon_fmaf(p[i - first], values[(int64_t)i * dim + d], acc);
+      o[d] = canon_fold_channel(o[d], acc, old, fresh);
+    }
+  }
+  if (sink) {
+    canon_fold(&t, *sink, 1.0f, &old, &fresh);
+    for (int32_t d = 0; d < dim; d++) o[d] = canon_fold_channel(o[d], 0.0f, old, fresh);
+  }
+  for (int32_t d = 0; d < dim; d++) o[d] = o[d] / t.l;
+}
+
+float canon_rule_store(int32_t form, float x) {
+  if (form == CANON_F16) return canon_from_f16(canon_to_f16(x));
+  return form == CANON_BF16 ? canon_from_bf16(canon_to_bf16(x)) : x;
+}
+float canon_rule_soft_fma(float a, float b, float c) { return canon_soft_fmaf(a, b, c); }
+float canon_rule_fma(float a, float b, float c) { return canon_fmaf(a, b, c); }
+float canon_rule_sum(const float *x, int32_t n) { return canon_sum(x, n); }
