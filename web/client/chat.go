@@ -324,6 +324,8 @@ func (c *chat) progressText() string {
 		return "Reading the prompt: " + strconv.Itoa(s.Done) + " of " + strconv.Itoa(s.Total) + " tokens"
 	case s.Phase == wire.PhasePrefill:
 		return "Reading the prompt"
+	case s.Done == 1:
+		return "1 token"
 	case s.Rate > 0:
 		return strconv.Itoa(s.Done) + " tokens at " + strconv.FormatFloat(float64(s.Rate), 'f', 1, 32) + " tok/s"
 	}

@@ -75,23 +75,26 @@ func (m *composer) send() {
 		return
 	}
 	m.sending = true
+	m.field.Set("value", "") // at once: what is typed from now on is the next message
+	m.grow()
 	m.sync()
 	m.chat.stick = true
 	m.chat.app.socket.Send(func(ack wire.Ack, f *wire.Failure) {
 		m.sending = false
 		if f != nil {
 			m.chat.app.failed(f)
+			if m.text() == "" {
+				m.field.Set("value", text)
+				m.grow()
+			}
 			m.sync()
 			return
 		}
 		dom.Store(m.draftKey(), "")
-		if m.text() == text {
-			m.field.Set("value", "")
-		}
 		m.chat.setConversation(ack.Arg(0))
-		m.grow()
 		m.keep()
 		m.sync()
+		m.measure()
 		dom.Focus(m.field)
 	}, wire.Send, m.chat.conversation, text)
 }

@@ -110,9 +110,17 @@ func (v *inspector) fit(s wire.Shape) {
 		// The image's pixels are a clamped array; CopyBytesToJS wants a plain one over the same memory.
 		v.bytes = js.Global().Get("Uint8Array").New(v.image.Get("data").Get("buffer"))
 	}
-	width := v.board.Get("clientWidth").Float()
-	cell := math.Floor(width / float64(s.Experts))
 	frame := v.board.Get("parentElement")
+	width, tall := frame.Get("parentElement").Get("clientWidth").Float(), 12.0
+	if narrow() {
+		tall = 6
+	}
+	// Whole pixels a cell, so that the lines between cells are all alike; cells are squares unless the screen is small.
+	cell := math.Floor(width / float64(s.Experts))
+	if cell >= 1 {
+		dom.Style(v.board, "width", pixels(cell*float64(s.Experts)))
+		dom.Style(v.board, "height", pixels(max(1, min(cell, tall))*float64(len(s.Layers))))
+	}
 	dom.Style(frame, "--cols", strconv.Itoa(s.Experts))
 	dom.Style(frame, "--rows", strconv.Itoa(len(s.Layers)))
 	dom.Flag(frame, "data-lines", cell >= 5)
