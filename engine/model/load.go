@@ -10,8 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sync/errgroup"
-
 	"covey/engine/canon"
 	"covey/engine/weights"
 )
@@ -47,6 +45,7 @@ type loader struct {
 	quantised   atomic.Bool  // some of them in integer form
 	forms       sync.Map     // form and group, spelled: set
 	vectors     atomic.Int64 // bytes of norms and biases
+	read        sync.Map     // modules and vectors read: set of moduleOf names
 }
 
 // job is one piece of loading; size is its share of the progress.
@@ -61,6 +60,7 @@ func (l *loader) source(module string, rows, cols int, s *weights.Scratch) (cano
 	if err != nil {
 		return source, err
 	}
+	l.read.Store(module, nil)
 	form := source.Form.String()
 	if source.Form.Quantised() {
 		form = fmt.Sprintf("%s g%d", form, source.Group)
@@ -117,6 +117,7 @@ func (l *loader) vector(to *[]float32, name string, n int) job {
 	return job{size: int64(n), run: func(*weights.Scratch) error {
 		values, err := l.checkpoint.Vector(name, n)
 		*to = values
+		l.read.Store(moduleOf(name), nil)
 		l.elements.Add(int64(n))
 		l.vectors.Add(4 * int64(n))
 		return err
@@ -191,46 +192,56 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 	return jobs, nil
 }
 
-// load runs the plan on workers goroutines. progress may be nil; it is called from one goroutine at a time.
+// load runs the plan on workers goroutines. progress may be nil; it is called from one goroutine at a time. Of several
+// errors the one of the earliest job is returned: jobs are taken in order, so that it is the same one every time.
 func (l *loader) load(ctx context.Context, workers int, progress func(done, total int64)) (*tensors, error) {
 	t := &tensors{}
 	jobs, err := l.plan(t)
 	if err != nil {
 		return nil, err
 	}
-	var total, done int64
+	var (
+		total, done int64
+		next        atomic.Int64
+		mu          sync.Mutex // guards done, first and at, and calls of progress
+		first       error
+		at          int
+		failed      atomic.Bool
+		group       sync.WaitGroup
+	)
 	for _, j := range jobs {
 		total += j.size
 	}
-	var next atomic.Int64
-	var mu sync.Mutex
-	group, ctx := errgroup.WithContext(ctx)
-	for range workers {
-		group.Go(func() error {
-			var scratch weights.Scratch
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= len(jobs) {
-					return nil
-				}
-				if err := ctx.Err(); err != nil {
-					return err
-				}
-				scratch.Reset()
-				if err := jobs[i].run(&scratch); err != nil {
-					return fmt.Errorf("model: loading: %w", err)
-				}
-				mu.Lock()
-				done += jobs[i].size
-				if progress != nil {
-					progress(done, total)
-				}
-				mu.Unlock()
+	work := func() {
+		var scratch weights.Scratch
+		for !failed.Load() {
+			i := int(next.Add(1)) - 1
+			if i >= len(jobs) {
+				return
 			}
-		})
+			scratch.Reset()
+			err := ctx.Err()
+			if err == nil {
+				err = jobs[i].run(&scratch)
+			}
+			mu.Lock()
+			if err != nil {
+				if first == nil || i < at {
+					first, at = err, i
+				}
+				failed.Store(true)
+			} else if done += jobs[i].size; progress != nil {
+				progress(done, total)
+			}
+			mu.Unlock()
+		}
 	}
-	if err := group.Wait(); err != nil {
-		return nil, err
+	for range workers {
+		group.Go(work)
+	}
+	group.Wait()
+	if first != nil {
+		return nil, fmt.Errorf("model: loading: %w", first)
 	}
 	if t.embed == nil {
 		t.embed = t.head

@@ -41,6 +41,7 @@ type Info struct {
 	Context       int           // longest sequence in tokens
 	KVPages       int           // pages of the KV cache
 	KVBytes       int64         // KV bytes of one token
+	Unused        []string      // tensors of the checkpoint that the forward pass does not read, such as prediction layers beyond Layers
 	LoadTime      time.Duration // reading and repacking the weights
 }
 
@@ -71,12 +72,21 @@ func Load(ctx context.Context, checkpoint *weights.Checkpoint, options Options, 
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{spec: spec, settings: s, arena: canon.NewArena(0)}
+	if stored := checkpoint.Bytes(); s.Memory > 0 && stored > s.Memory {
+		return nil, fmt.Errorf("model: the checkpoint holds %d MB of weights, but only %d MB of memory may be used: %w; use a smaller or more quantised checkpoint", stored>>20, s.Memory>>20, ErrMemory)
+	}
+	m := &Model{spec: spec, settings: s, arena: canon.NewArena(s.Memory)}
 	if err := m.load(ctx, checkpoint, progress); err != nil {
+		if errors.Is(err, canon.ErrArenaFull) {
+			err = fmt.Errorf("%w: %w; lower Context (%d) or KVTokens (%d), or use a smaller checkpoint", ErrMemory, err, s.Context, s.KVTokens)
+		}
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
 }
+
+// ErrMemory says that a model does not fit the memory that it may use.
+var ErrMemory = errors.New("not enough memory")
 
 func (m *Model) load(ctx context.Context, checkpoint *weights.Checkpoint, progress func(done, total int64)) error {
 	start := time.Now()
@@ -112,6 +122,11 @@ func (m *Model) describe(checkpoint *weights.Checkpoint, l *loader, t *tensors) 
 		Hash: checkpoint.Hash(), Parameters: l.elements.Load(), MaxRows: s.MaxRows, MaxLogits: s.MaxLogits, Context: s.Context, ISA: m.pool.ISA(), Threads: m.pool.Threads(),
 		Shape:   route.Shape{Layers: spec.MoELayers(), Experts: spec.MoE.Experts, TopK: spec.MoE.TopK},
 		KVPages: s.pages, KVBytes: m.kv.PageBytes() / canon.PageTokens,
+	}
+	for _, name := range checkpoint.Names() {
+		if _, read := l.read.Load(moduleOf(name)); !read {
+			i.Unused = append(i.Unused, name)
+		}
 	}
 	i.Active = i.Parameters
 	i.Bytes = l.vectors.Load() + t.embed.Bytes()
@@ -149,6 +164,16 @@ func (m *Model) describe(checkpoint *weights.Checkpoint, l *loader, t *tensors) 
 	sum := sha256.Sum256([]byte(i.Numerics))
 	i.NumericsID = hex.EncodeToString(sum[:6])
 	m.info = i
+}
+
+// moduleOf strips what a packed or plain weight adds to its module's name.
+func moduleOf(tensor string) string {
+	for _, suffix := range []string{".weight", ".weight_packed", ".weight_scale", ".weight_shape"} {
+		if module, ok := strings.CutSuffix(tensor, suffix); ok {
+			return module
+		}
+	}
+	return tensor
 }
 
 // Spec is the architecture; read only.

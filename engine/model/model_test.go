@@ -80,6 +80,38 @@ func TestInfoOfTheBundledModel(t *testing.T) {
 	}
 }
 
+func TestModelsBeyondTheMemoryAreRefused(t *testing.T) {
+	checkpoint, err := weights.Open(filepath.Join(oracles, "olmoe"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer checkpoint.Close()
+	for _, memory := range []int64{checkpoint.Bytes() - 1, checkpoint.Bytes() + 4096} { // before reading, and while packing
+		m, err := Load(t.Context(), checkpoint, Options{Memory: memory}, nil)
+		if err == nil {
+			m.Close()
+		}
+		if !errors.Is(err, ErrMemory) {
+			t.Errorf("%d bytes for a checkpoint of %d: %v", memory, checkpoint.Bytes(), err)
+		}
+	}
+	if n := availableMemory(); n < 1<<20 || n > 1<<50 {
+		t.Errorf("%d bytes of memory available", n)
+	}
+}
+
+func TestTensorsThatNobodyReadsAreListed(t *testing.T) {
+	m := open(t, configured(t, filepath.Join(oracles, "olmoe"), `"num_hidden_layers": 4`, `"num_hidden_layers": 3`), Options{})
+	if n := len(m.Info().Unused); n != 33 || m.Info().Unused[0] != "model.layers.3.input_layernorm.weight" {
+		t.Errorf("%d unused tensors: %v, want the 33 of layer 3", n, m.Info().Unused)
+	}
+	for _, dir := range []string{bundled, filepath.Join(oracles, "glm4_moe"), filepath.Join(oracles, "qwen3_moe")} {
+		if unused := open(t, dir, Options{}).Info().Unused; unused != nil {
+			t.Errorf("%s: unused %v", dir, unused)
+		}
+	}
+}
+
 func TestNumericsIDChangesWithWhatResultsDependOn(t *testing.T) {
 	dir := filepath.Join(oracles, "olmoe")
 	ids := map[string]bool{}
@@ -228,23 +260,30 @@ func TestNonFiniteRowsAreFaultsOfTheirOwn(t *testing.T) {
 	}
 }
 
+// configured copies a checkpoint and replaces a piece of its config.json.
+func configured(t *testing.T, from, old, new string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "config.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(text, []byte(old)) {
+		t.Fatalf("%s does not contain %s", path, old)
+	}
+	if err := os.WriteFile(path, bytes.Replace(text, []byte(old), []byte(new), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 func TestBrokenCheckpointsAreNamed(t *testing.T) {
 	dir := filepath.Join(oracles, "olmoe")
-	edit := func(old, new string) string {
-		out := t.TempDir()
-		if err := os.CopyFS(out, os.DirFS(dir)); err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(out, "config.json")
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(strings.Replace(string(text), old, new, 1)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return out
-	}
+	edit := func(old, new string) string { return configured(t, dir, old, new) }
 	nan := binary.LittleEndian.AppendUint16(nil, uint16(math.Float32bits(float32(math.NaN()))>>16))
 	for _, test := range []struct{ dir, want string }{
 		{edit(`"num_hidden_layers": 4`, `"num_hidden_layers": 5`), `"model.layers.4.input_layernorm.weight": missing`},

@@ -17,6 +17,7 @@ type Options struct {
 	MaxLogits   int    // most rows of a step that want logits; 0 = MaxRows
 	Context     int    // longest sequence in tokens; 0 = the model's own limit, which it must not exceed
 	KVTokens    int    // capacity of the KV cache in tokens over all sequences; 0 = 2 * Context
+	Memory      int64  // most bytes of weights, buffers and KV; 0 = fifteen sixteenths of what the machine has available
 	Margins     bool   // keep router logits of every layer for ChoiceMargin
 }
 
@@ -75,8 +76,13 @@ func (o Options) resolve(spec *Spec) (settings, error) {
 		return bad("MaxLogits", s.MaxLogits, fmt.Sprintf("1 to MaxRows (%d)", s.MaxRows))
 	case s.Context < 1 || s.Context > spec.Context:
 		return bad("Context", s.Context, fmt.Sprintf("1 to the model's %d", spec.Context))
+	case s.Memory < 0:
+		return bad("Memory", s.Memory, "0 or more bytes")
 	case s.KVTokens < 1 || s.KVTokens > 1<<30:
 		return bad("KVTokens", s.KVTokens, "1 to 2^30")
+	}
+	if s.Memory == 0 {
+		s.Memory = availableMemory() / 16 * 15 // 0 = unknown, and then unlimited
 	}
 	s.pages = (s.KVTokens + canon.PageTokens - 1) / canon.PageTokens
 	return s, nil

@@ -223,6 +223,15 @@ func (c *Checkpoint) File(name string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
+// Bytes is the stored size of all tensors.
+func (t *Tensors) Bytes() int64 {
+	total := int64(0)
+	for _, f := range t.files {
+		total += f.size - f.data
+	}
+	return total
+}
+
 // Names lists all tensors in lexical order.
 func (t *Tensors) Names() []string { return slices.Sorted(maps.Keys(t.byName)) }
 
