@@ -194,7 +194,7 @@ type Controls struct {
 	FalseLabelRate   float64 `json:"false_label_rate"`  // ShuffledLabels / labels observed; 0 when both are 0, 1 at most
 	CommonTokens     float64 `json:"common_tokens"`     // part of token positions whose id occurs in at least two topics
 	LexicalLabels    int     `json:"lexical_labels"`    // labels that do not survive the token-identity control
-	ShuffledWords    bool    `json:"shuffled_words"`    // whether the word-shuffled texts were run
+	ShuffledWords    int     `json:"shuffled_words"`    // open texts that were also read with their words shuffled
 	ShuffleSurvival  float64 `json:"shuffle_survival"`  // part of labels whose lift stays above MinLift without word order
 	PositionSurvival float64 `json:"position_survival"` // part of labels whose lift stays above MinLift without the first 32 positions
 }

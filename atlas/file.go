@@ -111,15 +111,10 @@ func (a *Atlas) check() error {
 	if a.Kind != Measured && a.Kind != Imported {
 		return fmt.Errorf("kind %q is neither %q nor %q", a.Kind, Measured, Imported)
 	}
+	if err := a.checkTopics(); err != nil {
+		return err
+	}
 	topics := len(a.Topics)
-	if topics < 2 || topics > maxTopics {
-		return fmt.Errorf("%d topics: 2 to %d", topics, maxTopics)
-	}
-	for i, t := range a.Topics {
-		if t == "" || len(t) > maxName || slices.Index(a.Topics, t) != i {
-			return fmt.Errorf("topic %d, %.40q, is empty, too long or there already", i, t)
-		}
-	}
 	if !slices.IsSorted(a.Shape.Layers) || a.Shape.Experts < 1 || a.Shape.Experts > math.MaxUint16 || len(a.Shape.Layers)*a.Shape.Experts > maxExperts {
 		return fmt.Errorf("shape of %d layers with %d experts", len(a.Shape.Layers), a.Shape.Experts)
 	}
@@ -158,6 +153,18 @@ func (a *Atlas) check() error {
 			if len(d.Confusion) != topics || slices.ContainsFunc(d.Confusion, func(r []int) bool { return len(r) != topics }) {
 				return fmt.Errorf("decoding %d: the confusion matrix is not %d by %d", i, topics, topics)
 			}
+		}
+	}
+	return nil
+}
+
+func (a *Atlas) checkTopics() error {
+	if n := len(a.Topics); n < 2 || n > maxTopics {
+		return fmt.Errorf("%d topics: 2 to %d", n, maxTopics)
+	}
+	for i, t := range a.Topics {
+		if t == "" || len(t) > maxName || slices.Index(a.Topics, t) != i {
+			return fmt.Errorf("topic %d, %.40q, is empty, too long or there already", i, t)
 		}
 	}
 	return nil

@@ -52,21 +52,29 @@ type sample struct {
 	shares stats.Matrix // [texts, layers*experts] selections / tokens
 }
 
-// newSample collects the family texts of a split. key gives the result key of a text.
-func newSample(set *probes.Set, split string, s route.Shape, observed map[string]*Observation, key func(probes.Probe) string) *sample {
+// inSplit is the family texts of a split.
+func inSplit(set *probes.Set, split string) []probes.Probe {
+	var out []probes.Probe
+	for _, p := range set.Probes {
+		if p.Split == split && !p.Crossed() {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// newSample collects texts of the family; the result of each is stored under its id and suffix.
+func newSample(set *probes.Set, texts []probes.Probe, s route.Shape, observed map[string]*Observation, suffix string) *sample {
 	out := &sample{design: stats.Design{Topics: len(set.Topics)}}
 	topics, clusters := map[string]int{}, map[string]int{}
 	for i, t := range set.Topics {
 		topics[t] = i
 	}
-	for _, p := range set.Probes {
-		if p.Split != split || p.Crossed() {
-			continue
-		}
+	for _, p := range texts {
 		if _, ok := clusters[p.Cluster]; !ok {
 			clusters[p.Cluster] = len(clusters)
 		}
-		ob := observed[key(p)]
+		ob := observed[p.ID+suffix]
 		out.probes = append(out.probes, p)
 		out.seen = append(out.seen, ob)
 		out.design.Topic = append(out.design.Topic, topics[p.Topic])
@@ -92,10 +100,6 @@ func sharesOf(s route.Shape, seen []*Observation, from int) stats.Matrix {
 	return x
 }
 
-// own is the result key of a text as it stands, words that of its word-shuffled form.
-func own(p probes.Probe) string   { return p.ID }
-func words(p probes.Probe) string { return p.ID + wordShuffled }
-
 // measurement is the work in hand.
 type measurement struct {
 	info    engine.ModelInfo
@@ -117,7 +121,7 @@ type measurement struct {
 const measureSteps = 8
 
 func measure(ctx context.Context, info engine.ModelInfo, set *probes.Set, observed map[string]*Observation, o Options, report func(Phase, int, int, time.Duration)) (*Atlas, error) {
-	m := &measurement{info: info, set: set, options: o, open: newSample(set, probes.Open, info.Shape, observed, own)}
+	m := &measurement{info: info, set: set, options: o, open: newSample(set, inSplit(set, probes.Open), info.Shape, observed, "")}
 	m.start(observed)
 	work := []func() error{
 		m.estimate,
@@ -324,9 +328,10 @@ func (m *measurement) context(observed map[string]*Observation) {
 	s, topics := m.info.Shape, m.open.design.Topics
 	late := stats.Means(sharesOf(s, m.open.seen, early), m.open.design)
 	var loose []float64
-	if !m.options.SkipShuffled {
-		loose = stats.Means(newSample(m.set, probes.Open, s, observed, words).shares, m.open.design)
-		m.atlas.Controls.ShuffledWords = true
+	if texts := loosened(m.set, m.options); len(texts) > 0 {
+		shuffled := newSample(m.set, texts, s, observed, wordShuffled)
+		loose = stats.Means(shuffled.shares, shuffled.design)
+		m.atlas.Controls.ShuffledWords = len(texts)
 	}
 	survives := func(means []float64, l *Label) float64 {
 		e := m.index(l.Layer, l.ID)

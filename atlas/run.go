@@ -47,7 +47,7 @@ type Options struct {
 	MinSupport   float64 // part of the topic's texts that must select the expert; 0 = 0.5
 	InFlight     int     // forwards at once; 0 = 16
 	Threads      int     // goroutines of the statistics; 0 = GOMAXPROCS
-	SkipShuffled bool    // leave the word-shuffled texts out (nearly half the forwards)
+	Shuffled     int     // open texts a topic that are also read with their words shuffled; 0 = 12, -1 = none
 
 	// Store and Job keep every observation in a running probe job of the store, so that a stopped run goes on where it
 	// was. Store nil: observations are kept in memory only.
@@ -65,6 +65,7 @@ func (o Options) withDefaults() Options {
 	def(&o.Draws, 2000)
 	def(&o.Shuffles, 200)
 	def(&o.InFlight, 16)
+	def(&o.Shuffled, 12)
 	if o.Seed == 0 {
 		o.Seed = 1
 	}
@@ -105,17 +106,27 @@ type reading struct {
 	probe probes.Probe
 }
 
-// readings lists the texts of a run: all of the set, then the open ones of the family with their words shuffled.
+// readings lists the texts of a run: all of the set, then the first open ones of each topic with their words shuffled.
 func readings(set *probes.Set, o Options) []reading {
+	o = o.withDefaults()
 	var out []reading
 	for _, p := range set.Probes {
 		out = append(out, reading{p.ID, p})
 	}
-	if !o.SkipShuffled {
-		for _, p := range set.Probes {
-			if p.Split == probes.Open && !p.Crossed() {
-				out = append(out, reading{p.ID + wordShuffled, probes.ShuffleWords(p, o.withDefaults().Seed)})
-			}
+	for _, p := range loosened(set, o) {
+		out = append(out, reading{p.ID + wordShuffled, probes.ShuffleWords(p, o.Seed)})
+	}
+	return out
+}
+
+// loosened is the texts that are also read with their words shuffled.
+func loosened(set *probes.Set, o Options) []probes.Probe {
+	var out []probes.Probe
+	n := map[string]int{}
+	for _, p := range set.Probes {
+		if p.Split == probes.Open && !p.Crossed() && n[p.Topic] < o.Shuffled {
+			n[p.Topic]++
+			out = append(out, p)
 		}
 	}
 	return out

@@ -19,7 +19,7 @@ const (
 )
 
 func (m *measurement) sealed(observed map[string]*Observation) error {
-	sealed := newSample(m.set, probes.Sealed, m.info.Shape, observed, own)
+	sealed := newSample(m.set, inSplit(m.set, probes.Sealed), m.info.Shape, observed, "")
 	if len(sealed.seen) == 0 {
 		return nil
 	}

@@ -1,0 +1,58 @@
+package atlas
+
+import (
+	"encoding/csv"
+	"fmt"
+	"io"
+	"strconv"
+)
+
+// csvColumns are the columns of WriteCSV: one row an expert and topic.
+var csvColumns = []string{
+	"layer", "expert", "state", "topic", "selections", "share", "mass", "affinity", "lift", "lift_low", "lift_high", "p", "q", "support", "label",
+}
+
+// WriteCSV writes one row for every expert and topic. Cells without a value are empty. The last column is "label" for a
+// labelled pair, "lexical" for one that the token-identity control explains, else empty.
+func (a *Atlas) WriteCSV(w io.Writer) error {
+	type pair struct{ layer, id, topic int }
+	labels := map[pair]string{}
+	for _, l := range a.Labels {
+		labels[pair{l.Layer, l.ID, l.Topic}] = "label"
+		if l.Lexical {
+			labels[pair{l.Layer, l.ID, l.Topic}] = "lexical"
+		}
+	}
+	out := csv.NewWriter(w)
+	if err := out.Write(csvColumns); err != nil {
+		return fmt.Errorf("atlas: writing CSV: %w", err)
+	}
+	cell := func(v []float64, c int) string {
+		if v == nil {
+			return ""
+		}
+		return strconv.FormatFloat(v[c], 'g', -1, 64)
+	}
+	for i := range a.Experts {
+		e := &a.Experts[i]
+		for c, topic := range a.Topics {
+			selections := ""
+			if e.Counts != nil {
+				selections = strconv.FormatInt(e.Counts[c], 10)
+			}
+			err := out.Write([]string{
+				strconv.Itoa(e.Layer), strconv.Itoa(e.ID), string(e.State), topic, selections, cell(e.Share, c), cell(e.Mass, c),
+				strconv.FormatFloat(round(e.Affinity(c)), 'g', -1, 64), strconv.FormatFloat(round(e.Lift(c)), 'g', -1, 64),
+				cell(e.Low, c), cell(e.High, c), cell(e.P, c), cell(e.Q, c), cell(e.Support, c), labels[pair{e.Layer, e.ID, c}],
+			})
+			if err != nil {
+				return fmt.Errorf("atlas: writing CSV: %w", err)
+			}
+		}
+	}
+	out.Flush()
+	if err := out.Error(); err != nil {
+		return fmt.Errorf("atlas: writing CSV: %w", err)
+	}
+	return nil
+}
