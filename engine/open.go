@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 
+	"covey/engine/chat"
 	"covey/engine/kv"
 	"covey/engine/model"
 	"covey/engine/route"
@@ -21,6 +23,7 @@ type Engine struct {
 	info      ModelInfo
 	defaults  sample.Params
 	tokenizer *tokenizer.Tokenizer
+	template  *chat.Template // nil = none
 	scheduler *sched.Scheduler
 
 	mu     sync.RWMutex // held for reading while a request is checked against the model, for writing while it is freed
@@ -66,8 +69,15 @@ func (c Config) withDefaults() Config {
 }
 
 func (e *Engine) open(ctx context.Context, c Config, checkpoint *weights.Checkpoint, progress func(done, total int64)) error {
-	var err error
-	if e.tokenizer, err = tokenizer.Load(filepath.Join(c.Dir, "tokenizer.json")); err != nil {
+	root, err := os.OpenRoot(c.Dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if e.tokenizer, err = tokenizer.LoadFS(root.FS(), "tokenizer.json"); err != nil {
+		return err
+	}
+	if e.template, err = chat.LoadFS(root.FS()); err != nil && !errors.Is(err, chat.ErrNoTemplate) {
 		return err
 	}
 	if e.defaults, err = readDefaults(checkpoint); err != nil {
@@ -175,6 +185,9 @@ func (e *Engine) Model() ModelInfo { return e.info }
 
 // Tokenizer is the checkpoint's tokenizer.
 func (e *Engine) Tokenizer() *tokenizer.Tokenizer { return e.tokenizer }
+
+// Template is the checkpoint's chat template, or nil if it has none: then it continues text and has no turns.
+func (e *Engine) Template() *chat.Template { return e.template }
 
 // Defaults are the sampling parameters that the checkpoint suggests.
 func (e *Engine) Defaults() sample.Params { return e.defaults }

@@ -23,7 +23,7 @@ type Params struct {
 	PresencePenalty   float32           // -2 to 2: subtracted once if the answer already holds the token
 	PenaltyWindow     int               // penalties look at this many latest tokens of the sequence; 0 = all of it
 	Seed              uint64            // random key, beside choice index and position
-	LogitBias         map[int32]float32 // -100 to 100, added to the logits of these tokens; not changed while a request runs
+	LogitBias         map[int32]float32 // -100 to 100, added to the logits of these tokens
 }
 
 // Logprob is a token with its natural log-probability.

@@ -20,8 +20,7 @@ var (
 // Expert names one routed expert: model layer index and id.
 type Expert struct{ Layer, ID int }
 
-// Request is one sequence to run. Prompt is required; everything else has a sensible zero. The scheduler keeps the
-// slices and the bias map, and never writes to them: the caller leaves them alone until the stream has ended.
+// Request is one sequence to run. Prompt is required; everything else has a sensible zero. Submit copies what it keeps.
 type Request struct {
 	Prompt         []int32       // token ids, template already applied
 	MaxTokens      int           // most tokens to generate; 0 = prefill only (probes, dry runs)
@@ -35,7 +34,7 @@ type Request struct {
 	PromptLogprobs bool          // log-probability of each prompt token given its prefix (Result.PromptLogprobs)
 	Owner          string        // prefix reuse happens only inside one owner; "" = none
 	Banned         []Expert      // experts removed from the router's choice (ablation)
-	Background     bool          // let ordinary requests go first (probes): waits behind them, reads with the rows they leave, gives up its place to them
+	Background     bool          // let ordinary requests go first (probes): waits behind them, reads with a few of the rows they leave, gives up its place to them
 }
 
 // Kind of an Output.

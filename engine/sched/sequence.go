@@ -57,11 +57,12 @@ func newSequence(r Request, ban *model.Ban, decoder func() Decoder) *sequence {
 	if r.MaxTokens > 0 {
 		q.state = sample.NewState(r.Sampling, r.Choice, r.Prompt)
 		q.text = decoder()
-		q.stops = newStopper(r.Stops)
+		q.stops = newStopper(slices.Clone(r.Stops))
 	}
 	if r.Hash {
 		q.hash = sha256.New()
 	}
+	q.req.Prompt, q.req.Banned, q.req.Stops, q.req.Sampling = nil, nil, nil, sample.Params{} // held by tokens, ban, stops and state now
 	return q
 }
 

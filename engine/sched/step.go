@@ -50,7 +50,15 @@ func (s *Scheduler) plan() {
 		left = min(left, s.o.MixedRows)
 	}
 	left = s.deal(prefill, left)
+	if s.foreground() { // background rows must not make an ordinary request's steps much longer
+		left = min(left, max(1, s.o.MixedRows/4))
+	}
 	s.deal(background, left)
+}
+
+// foreground says whether an ordinary request runs.
+func (s *Scheduler) foreground() bool {
+	return slices.ContainsFunc(s.running, func(q *sequence) bool { return !q.req.Background })
 }
 
 // reserve makes sure that every running sequence has pages for its next rows, at the cost of the youngest. The oldest
