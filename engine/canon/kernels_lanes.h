@@ -255,15 +255,15 @@ static SPECIAL void attend_block(const int form, const int nq, const canon_atten
   }
 }
 
-static SPECIAL void attend_form(const int form, const canon_attend *a) {
-  int32_t q = 0;
-  for (; q + 3 <= a->queries; q += 3) attend_block(form, 3, a, q);
-  for (; q < a->queries; q++) attend_block(form, 1, a, q);
-}
+// The serving form is specialised for one and three queries; the others load by form at run time.
 static void lanes_attend(const canon_attend *a) {
-  if (a->form == CANON_F32) attend_form(CANON_F32, a);
-  else if (a->form == CANON_F16) attend_form(CANON_F16, a);
-  else attend_form(CANON_BF16, a);
+  int32_t q = 0;
+  if (a->form != CANON_F16) {
+    for (; q < a->queries; q++) attend_block(a->form, 1, a, q);
+    return;
+  }
+  for (; q + 3 <= a->queries; q += 3) attend_block(CANON_F16, 3, a, q);
+  for (; q < a->queries; q++) attend_block(CANON_F16, 1, a, q);
 }
 
 #define LANES_TABLE(PRODUCT, QUANTISE)                                                                                   \
