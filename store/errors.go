@@ -63,3 +63,9 @@ func isDamage(err error) bool {
 	var code sqlite3.Error
 	return errors.As(err, &code) && (code.Code == sqlite3.ErrCorrupt || code.Code == sqlite3.ErrNotADB)
 }
+
+// isIndexDamage says whether SQLite found a virtual table, that is a search index, broken.
+func isIndexDamage(err error) bool {
+	var code sqlite3.Error
+	return errors.As(err, &code) && code.ExtendedCode == sqlite3.ErrCorruptVTab
+}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -86,15 +87,42 @@ func (s *Store) Search(ctx context.Context, text string, limit int) (hits []Hit,
 		h.Snippet, h.Time = snippet(content, terms), moment(at)
 		return h, err
 	}
-	err = s.snapshot(ctx, doing, func(tx *sql.Tx) error {
-		if hits, err = query(ctx, tx, scan, titles, match, short, limit); err != nil {
+	find := func() error {
+		return s.snapshot(ctx, doing, func(tx *sql.Tx) error {
+			if hits, err = query(ctx, tx, scan, titles, match, short, limit); err != nil {
+				return err
+			}
+			more, err := query(ctx, tx, scan, messages, match, short, limit-len(hits))
+			hits = append(hits, more...)
 			return err
+		})
+	}
+	if err = find(); isIndexDamage(err) && ctx.Err() == nil {
+		if err = fail(doing, s.rebuildSearch(ctx)); err == nil {
+			err = find()
 		}
-		more, err := query(ctx, tx, scan, messages, match, short, limit-len(hits))
-		hits = append(hits, more...)
-		return err
-	})
+	}
 	return hits, err
+}
+
+// The index is derived from the texts: what the triggers of the first migration put in is put in again.
+const (
+	sqlEmptyMessageIndex = `INSERT INTO message_search (message_search) VALUES ('delete-all')`
+	sqlFillMessageIndex  = `INSERT INTO message_search (rowid, content) SELECT seq, content FROM message WHERE state <> 'running'`
+	sqlFillTitleIndex    = `INSERT INTO conversation_search (conversation_search) VALUES ('rebuild')`
+)
+
+// rebuildSearch makes the search indices anew, so that a damaged one costs time and not a message.
+func (s *Store) rebuildSearch(ctx context.Context) error {
+	s.log.Warn("search index is damaged: making it anew", slog.String("file", s.path))
+	return s.transact(ctx, func(tx *sql.Tx) error {
+		for _, statement := range []string{sqlEmptyMessageIndex, sqlFillMessageIndex, sqlFillTitleIndex} {
+			if _, err := tx.Exec(statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // searchTerms splits a query into words. NUL ends a text for FTS5, so it separates words here.

@@ -123,6 +123,37 @@ func TestChangedTextIsFoundByItsNewWordsOnly(t *testing.T) {
 	}
 }
 
+func TestDamagedSearchIndexIsMadeAnew(t *testing.T) {
+	s := openNew(t)
+	c := must(s.CreateConversation(ctx, "some title", "", nil))
+	_, answer := ask(s, c.ID, "", "some question", "some answer")
+	_, running, err := s.BeginTurn(ctx, NewTurn{Conversation: c.ID, Parent: answer.ID, Text: "another question"})
+	ok(err)
+	ok(s.CheckpointTurn(ctx, running.ID, "draft", ""))
+	damage := func() {
+		must(s.writer.Exec("UPDATE message_search_data SET block = unhex(replace(hex(zeroblob(length(block))), '00', 'FF'))"))
+		must(s.writer.Exec("UPDATE conversation_search_data SET block = unhex(replace(hex(zeroblob(length(block))), '00', 'FF'))"))
+	}
+
+	damage()
+	if hits := must(s.Search(ctx, "some", 10)); len(hits) != 3 {
+		t.Errorf("search finds %+v", hits)
+	}
+	damage()
+	ok(s.FinishTurn(ctx, TurnResult{Answer: running.ID, State: StateComplete, Content: "final"}))
+	if got := must(s.Message(ctx, running.ID)); got.Content != "final" {
+		t.Errorf("content is %q", got.Content)
+	}
+	for query, want := range map[string]int{"some": 3, "another": 1, "draft": 0, "final": 1} {
+		if hits := must(s.Search(ctx, query, 10)); len(hits) != want {
+			t.Errorf("%q finds %d", query, len(hits))
+		}
+	}
+	if _, err := s.writer.Exec("INSERT INTO message_search (message_search, rank) VALUES ('integrity-check', 1)"); err != nil {
+		t.Errorf("index and messages differ: %v", err)
+	}
+}
+
 func TestSnippetShowsTheNeighbourhood(t *testing.T) {
 	text := strings.Repeat("x", 1000) + " needle " + strings.Repeat("y", 1000)
 	got := marked(snippet(text, []string{"NEEDLE"}))

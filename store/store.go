@@ -170,12 +170,18 @@ func (s *Store) repair(ctx context.Context) error {
 }
 
 // write runs fn in a transaction of the one writing connection, after all writes asked for earlier, and commits if fn
-// returns nil. Statements inside take no context: a cancelled ctx ends the transaction between two of them.
+// returns nil. Statements inside take no context: a cancelled ctx ends the transaction between two of them. If the search
+// index turns out damaged it is made anew and fn runs a second time.
 func (s *Store) write(ctx context.Context, doing string, fn func(tx *sql.Tx) error) error {
 	if s.closed.Load() {
 		return fmt.Errorf("store: %s: %w", doing, errClosed)
 	}
 	err := s.transact(ctx, fn)
+	if isIndexDamage(err) && ctx.Err() == nil {
+		if err = s.rebuildSearch(ctx); err == nil {
+			err = s.transact(ctx, fn)
+		}
+	}
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("store: %s: %w", doing, ctx.Err())
 	}
