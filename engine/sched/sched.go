@@ -353,7 +353,6 @@ func (s *Scheduler) open(q *sequence) bool {
 	if !q.started {
 		q.result.CachedTokens = c.Len()
 	}
-	q.recorded = max(q.recorded, c.Len())
 	return true
 }
 

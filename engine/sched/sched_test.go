@@ -89,7 +89,7 @@ func TestSequencesThatOutgrowTheCacheTakeTurnsAndReportEachTokenOnce(t *testing.
 	r := start(t, func(o *Options, _ *toy) { o.Context, o.KV = 256, smallCache(5) })
 	var streams []*Stream
 	for i := range 4 {
-		streams = append(streams, r.submit(t, Request{Prompt: prompt(i, 60), MaxTokens: 150, IgnoreEOS: true, Routing: true}))
+		streams = append(streams, r.submit(t, Request{Prompt: prompt(i, 60), MaxTokens: 150, IgnoreEOS: true, Routing: true, PromptLogprobs: i == 3}))
 	}
 	for i, s := range streams {
 		outputs, _, result := read(t, s)
@@ -109,6 +109,13 @@ func TestSequencesThatOutgrowTheCacheTakeTurnsAndReportEachTokenOnce(t *testing.
 			t.Errorf("request %d: %d tokens in the stream", i, next-60)
 		}
 		checkRouting(t, s, append(prompt(i, 60), result.Tokens[:149]...), 0)
+	}
+	checkPromptLogprobs(t, prompt(3, 60), streams[3].Result().PromptLogprobs)
+	oldest := streams[0].Routing()
+	for i, e := range oldest[1:] {
+		if e.Step != oldest[i].Step+1 {
+			t.Fatalf("the oldest request had no row in step %d: it must never be put back", oldest[i].Step+1)
+		}
 	}
 	if st := r.Stats(); st.Rows <= 4*(60+149) {
 		t.Errorf("%d rows ran: nothing was put back, so the test shows nothing", st.Rows)
@@ -274,13 +281,35 @@ func TestLogprobsAreThoseOfTheUnmodifiedDistribution(t *testing.T) {
 			t.Errorf("position %d: %v %v, want %v %v", o.Position, o.Logprob, o.Top, lp, top)
 		}
 	}
-	if len(result.PromptLogprobs) != 9 {
-		t.Fatalf("%d prompt log-probabilities of 9", len(result.PromptLogprobs))
+	checkPromptLogprobs(t, p, result.PromptLogprobs)
+}
+
+func checkPromptLogprobs(t *testing.T, p []int32, got []float32) {
+	t.Helper()
+	if len(got) != len(p)-1 {
+		t.Fatalf("%d log-probabilities for a prompt of %d", len(got), len(p))
 	}
-	for i, got := range result.PromptLogprobs {
-		if want, _, _ := sample.Logprobs(toyLogits(toyState(p[:i+1])), p[i+1], 0); got != want {
-			t.Errorf("prompt token %d: %v, want %v", i+1, got, want)
+	for i := range got {
+		if want, _, _ := sample.Logprobs(toyLogits(toyState(p[:i+1])), p[i+1], 0); got[i] != want {
+			t.Errorf("prompt token %d: %v, want %v", i+1, got[i], want)
 		}
+	}
+}
+
+func TestSamplingIsThatOfTheParametersAndTheAnswerSoFar(t *testing.T) {
+	r := start(t, nil)
+	p := prompt(4, 30)
+	params := sample.Params{Temperature: 0.9, TopP: 0.95, RepetitionPenalty: 1.5, FrequencyPenalty: 1, Seed: 9, LogitBias: map[int32]float32{3: 4}}
+	_, _, result := read(t, r.submit(t, Request{Prompt: p, MaxTokens: 40, IgnoreEOS: true, Sampling: params, Choice: 2}))
+	state := sample.NewState(params, 2, p)
+	all := slices.Clone(p)
+	for i, got := range result.Tokens {
+		want, err := state.Choose(toyLogits(toyState(all)), len(all))
+		if err != nil || got != want {
+			t.Fatalf("token %d: %d, want %d (%v)", i, got, want, err)
+		}
+		state.Add(want)
+		all = append(all, want)
 	}
 }
 
@@ -390,39 +419,42 @@ func TestShortPromptAnswersWithinThreeStepsWhileALongOneIsRead(t *testing.T) {
 	}
 }
 
-func TestDecodeRowsGoOnWhileAPromptIsRead(t *testing.T) {
-	r := start(t, func(o *Options, m *toy) { o.BatchRows, o.Context = 32, 1024 })
-	var mixed, alone int
+// readBeside submits second while the first token of an answer of 400 is being computed, and returns the most rows that a
+// step with rows of both had, and the number of such steps.
+func readBeside(t *testing.T, second Request) (most, mixed int) {
+	var other *Stream
+	steps := 0
+	submitted := make(chan struct{})
+	r := start(t, func(o *Options, _ *toy) { o.BatchRows, o.MixedRows, o.Context = 256, 64, 2048 })
 	r.model.before = func(b *model.Batch) {
-		decode := 0
-		for i := range b.Tokens {
-			if int(b.Positions[i]) >= 10 && b.Sequence[i] == 0 && len(b.Pages) > 1 {
-				decode++
-			}
+		if steps++; steps == 1 {
+			other = r.submit(t, second)
+			close(submitted)
 		}
 		if len(b.Pages) == 2 {
 			mixed++
-			if decode != 1 || len(b.Tokens) > 1+8 {
-				t.Errorf("mixed step of %d rows with %d decode rows", len(b.Tokens), decode)
+			most = max(most, len(b.Tokens))
+			if b.Positions[0] < 10 || b.Sequence[1] == b.Sequence[0] {
+				t.Errorf("a mixed step does not begin with one decode row: positions %d, %d", b.Positions[0], b.Positions[1])
 			}
-		} else {
-			alone++
 		}
 	}
 	first := r.submit(t, Request{Prompt: prompt(1, 10), MaxTokens: 400, IgnoreEOS: true})
-	if _, err := first.Next(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	for o := (Output{}); o.Kind != KindToken; {
-		var err error
-		if o, err = first.Next(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	read(t, r.submit(t, Request{Prompt: prompt(2, 300)}))
+	<-submitted
+	read(t, other)
 	read(t, first)
-	if mixed < 300/8 {
-		t.Errorf("%d mixed and %d other steps", mixed, alone)
+	return most, mixed
+}
+
+func TestDecodeRowsGoOnWhileAPromptIsRead(t *testing.T) {
+	if most, mixed := readBeside(t, Request{Prompt: prompt(2, 640)}); most != 1+64 || mixed != 10 {
+		t.Errorf("%d mixed steps of at most %d rows, want 10 of 65", mixed, most)
+	}
+}
+
+func TestBackgroundRowsStayFewBesideOrdinaryRequests(t *testing.T) {
+	if most, mixed := readBeside(t, Request{Prompt: prompt(2, 640), Background: true}); most != 1+16 || mixed != 40 {
+		t.Errorf("%d mixed steps of at most %d rows, want 40 of 17", mixed, most)
 	}
 }
 
@@ -518,7 +550,7 @@ func TestBackgroundRequestsGiveWay(t *testing.T) {
 		}
 	}
 	for i := range 4 {
-		probes = append(probes, r.submit(t, Request{Prompt: prompt(i, 100), MaxTokens: 40, IgnoreEOS: true, Background: true}))
+		probes = append(probes, r.submit(t, Request{Prompt: prompt(i, 100), MaxTokens: 40, IgnoreEOS: true, Background: true, Routing: true}))
 	}
 	close(ready)
 	<-submitted
@@ -527,6 +559,10 @@ func TestBackgroundRequestsGiveWay(t *testing.T) {
 		if _, _, result := read(t, p); !slices.Equal(result.Tokens, greedy(prompt(i, 100), 40, false)) {
 			t.Errorf("probe %d: wrong tokens", i)
 		}
+	}
+	last := func(s *Stream) uint64 { events := s.Routing(); return events[len(events)-1].Step }
+	if last(probes[1]) >= last(probes[2]) {
+		t.Errorf("probe 1 was put back and ended in step %d, probe 2 had not begun and ended in step %d", last(probes[1]), last(probes[2]))
 	}
 	if answered != 5 {
 		t.Errorf("the chat came during step 2 and was answered in step %d, want 5: both places were taken by probes", answered)
