@@ -129,16 +129,17 @@ func (m *machine) compares(op string, a, b Value) (bool, error) {
 	}
 	switch op {
 	case "==":
-		return equal(a, b, 0), nil
+		return m.equal(a, b, 0)
 	case "!=":
-		return !equal(a, b, 0), nil
+		ok, err := m.equal(a, b, 0)
+		return !ok, err
 	case "in":
 		return m.contains(b, a)
 	case "not in":
 		ok, err := m.contains(b, a)
 		return !ok, err
 	}
-	c, err := compare(a, b)
+	c, err := m.compare(a, b, 0)
 	if err != nil {
 		return false, err
 	}
@@ -161,7 +162,7 @@ func weight(v Value) int {
 	case *List:
 		return 16 * len(v.items)
 	case *Dict:
-		return 16 * len(v.entries)
+		return 64 * len(v.entries)
 	}
 	return 0
 }
@@ -180,8 +181,8 @@ func (m *machine) contains(container, item Value) (bool, error) {
 			if err := m.charge(weight(v)); err != nil {
 				return false, err
 			}
-			if equal(v, item, 0) {
-				return true, nil
+			if ok, err := m.equal(v, item, 0); err != nil || ok {
+				return ok, err
 			}
 		}
 		return false, nil
@@ -527,45 +528,68 @@ func (sl sliceExpr) eval(m *machine, s *scope) (Value, error) {
 		}
 		bounds[i] = &n
 	}
-	var items []Value
-	switch v := v.(type) {
-	case *List:
-		items = v.items
-	case Text:
-		if items, err = m.iterate(v); err != nil {
-			return nil, err
-		}
-	default:
+	if t, ok := v.(Text); ok {
+		return m.sliceText(t, bounds)
+	}
+	l, ok := v.(*List)
+	if !ok {
 		return nil, fmt.Errorf("%s cannot be sliced", kind(v))
 	}
-	picked, err := pick(items, bounds)
+	from, to, step, err := span(int64(len(l.items)), bounds)
 	if err != nil {
 		return nil, err
 	}
-	if err := m.charge(16 * len(picked)); err != nil {
+	out := &List{tuple: l.tuple}
+	for i := from; step > 0 && i < to || step < 0 && i > to; i += step {
+		out.Append(l.items[i])
+	}
+	return out, m.charge(16 * len(out.items))
+}
+
+// sliceText slices by characters.
+func (m *machine) sliceText(t Text, bounds [3]*int64) (Value, error) {
+	if err := m.charge(len(t.s)); err != nil {
 		return nil, err
 	}
-	if l, ok := v.(*List); ok {
-		return &List{picked, l.tuple}, nil
+	from, to, step, err := span(int64(utf8.RuneCountInString(t.s)), bounds)
+	if err != nil {
+		return nil, err
+	}
+	if step == 1 {
+		start, end, n := len(t.s), len(t.s), int64(0)
+		for i := range t.s {
+			if n == from {
+				start = i
+			}
+			if n == to {
+				end = i
+			}
+			n++
+		}
+		return t.slice(start, max(start, end)), nil
+	}
+	characters, err := m.iterate(t)
+	if err != nil {
+		return nil, err
 	}
 	var b builder
-	for _, c := range picked {
-		b.write(c.(Text))
+	for i := from; step > 0 && i < to || step < 0 && i > to; i += step {
+		b.write(characters[i].(Text))
 	}
 	return b.text(), nil
 }
 
-// pick is items[from:to:step] with Python's rules.
-func pick(items []Value, bounds [3]*int64) ([]Value, error) {
-	n, step := int64(len(items)), int64(1)
+// span is where a slice of n items begins, before which it ends, and its step, by Python's rules.
+func span(n int64, bounds [3]*int64) (from, to, step int64, err error) {
+	step = 1
 	if bounds[2] != nil {
-		step = *bounds[2]
+		step = min(max(*bounds[2], -n-1), n+1) // a longer step takes one item, too
 	}
 	if step == 0 {
-		return nil, fmt.Errorf("a slice's step is zero")
+		return 0, 0, 0, fmt.Errorf("a slice's step is zero")
 	}
 	low, high := int64(0), n // where bounds are clamped to
-	from, to := low, high
+	from, to = low, high
 	if step < 0 {
 		low, high = -1, n-1
 		from, to = high, low
@@ -580,15 +604,7 @@ func pick(items []Value, bounds [3]*int64) ([]Value, error) {
 		}
 		return min(max(x, low), high)
 	}
-	from, to = clamp(bounds[0], from), clamp(bounds[1], to)
-	var out []Value
-	for i := from; step > 0 && i < to || step < 0 && i > to; i += step {
-		out = append(out, items[i])
-		if step > n || step < -n {
-			break
-		}
-	}
-	return out, nil
+	return clamp(bounds[0], from), clamp(bounds[1], to), step, nil
 }
 
 // arguments of a call, filter or test.

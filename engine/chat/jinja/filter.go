@@ -314,10 +314,7 @@ func (m *machine) ordered(items []Value, key func(Value) (Value, error), reverse
 	}
 	var failed error
 	sort.SliceStable(order, func(i, j int) bool {
-		if failed == nil {
-			failed = m.charge(1)
-		}
-		c, err := compare(keys[order[i]], keys[order[j]])
+		c, err := m.compare(keys[order[i]], keys[order[j]], 0)
 		if err != nil && failed == nil {
 			failed = err
 		}
@@ -431,7 +428,7 @@ func (m *machine) extreme(v Value, a arguments, sign int) (Value, error) {
 			return nil, err
 		}
 		if i > 0 {
-			c, err := compare(key, bestKey)
+			c, err := m.compare(key, bestKey, 0)
 			if err != nil {
 				return nil, err
 			}
@@ -463,6 +460,9 @@ func filterBatch(m *machine, v Value, a arguments) (Value, error) {
 			part.Append(fill)
 		}
 		out.Append(part)
+		if err := m.charge(16 * len(part.items)); err != nil {
+			return nil, err
+		}
 	}
 	return out, nil
 }

@@ -56,7 +56,7 @@ func globalRange(m *machine, a arguments) (Value, error) {
 	return out, m.charge(16 * len(out.items))
 }
 
-func globalNamespace(_ *machine, a arguments) (Value, error) {
+func globalNamespace(m *machine, a arguments) (Value, error) {
 	ns := &namespace{NewDict()}
 	for _, v := range a.positional {
 		d, ok := v.(*Dict)
@@ -70,10 +70,10 @@ func globalNamespace(_ *machine, a arguments) (Value, error) {
 	for _, name := range a.order {
 		ns.attributes.Set(name, a.named[name])
 	}
-	return ns, nil
+	return ns, m.charge(weight(ns.attributes))
 }
 
-func globalDict(_ *machine, a arguments) (Value, error) {
+func globalDict(m *machine, a arguments) (Value, error) {
 	d := NewDict()
 	if len(a.positional) > 0 {
 		from, ok := a.positional[0].(*Dict)
@@ -87,7 +87,7 @@ func globalDict(_ *machine, a arguments) (Value, error) {
 	for _, name := range a.order {
 		d.Set(name, a.named[name])
 	}
-	return d, nil
+	return d, m.charge(weight(d))
 }
 
 func globalRaise(m *machine, a arguments) (Value, error) {

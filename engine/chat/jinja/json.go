@@ -71,7 +71,7 @@ func (d *dumper) write(v Value, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("value nested deeper than %d", maxDepth)
 	}
-	if err := d.m.charge(16 + depth*len(d.indent)); err != nil {
+	if err := d.m.charge(16 + depth*len(d.indent) + len(d.item) + len(d.pair)); err != nil {
 		return err
 	}
 	switch v := v.(type) {
@@ -125,7 +125,7 @@ func (d *dumper) dict(v *Dict, depth int) error {
 		entries = append([]entry(nil), entries...)
 		var failed error
 		sort.SliceStable(entries, func(i, j int) bool {
-			c, err := compare(entries[i].key, entries[j].key)
+			c, err := d.m.compare(entries[i].key, entries[j].key, 0)
 			if err != nil {
 				failed = err
 			}

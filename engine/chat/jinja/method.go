@@ -48,9 +48,9 @@ func (m *machine) callMethod(receiver Value, name string, a arguments) (Value, e
 	case *Dict:
 		return v.method(name, a)
 	case *List:
-		return v.method(name, a)
+		return m.listMethod(v, name, a)
 	case *loop:
-		return v.method(name, a)
+		return m.loopMethod(v, name, a)
 	}
 	return nil, fmt.Errorf("%s has no such method", kind(receiver))
 }
@@ -90,14 +90,18 @@ func (d *Dict) method(name string, a arguments) (Value, error) {
 	return out, nil
 }
 
-func (l *List) method(name string, a arguments) (Value, error) {
+func (m *machine) listMethod(l *List, name string, a arguments) (Value, error) {
 	want, ok := a.take(0, "value")
 	if !ok {
 		return nil, fmt.Errorf("value missing")
 	}
 	n := int64(0)
 	for i, v := range l.items {
-		if equal(v, want, 0) {
+		same, err := m.equal(v, want, 0)
+		if err != nil {
+			return nil, err
+		}
+		if same {
 			if name == "index" {
 				return int64(i), nil
 			}
@@ -110,7 +114,7 @@ func (l *List) method(name string, a arguments) (Value, error) {
 	return n, nil
 }
 
-func (l *loop) method(name string, a arguments) (Value, error) {
+func (m *machine) loopMethod(l *loop, name string, a arguments) (Value, error) {
 	if name == "cycle" {
 		if len(a.positional) == 0 {
 			return nil, fmt.Errorf("no values to cycle through")
@@ -119,16 +123,17 @@ func (l *loop) method(name string, a arguments) (Value, error) {
 	}
 	before := l.changed
 	l.changed = append([]Value{}, a.positional...)
-	return before == nil || !equal(NewList(before...), NewList(l.changed...), 0), nil
+	same, err := m.equal(NewList(before...), NewList(l.changed...), 0)
+	return before == nil || !same, err
 }
 
 // textMethod is a method of str.
 func (m *machine) textMethod(t Text, name string, a arguments) (Value, error) {
 	switch name {
 	case "split", "rsplit":
-		return t.splitMethod(name, a)
+		return m.split(t, name, a)
 	case "splitlines":
-		return t.lines(), nil
+		return m.texts(t.lines())
 	case "strip", "lstrip", "rstrip":
 		cut, err := cutset(a, 0)
 		if err != nil {
@@ -192,8 +197,8 @@ func (m *machine) textMethod(t Text, name string, a arguments) (Value, error) {
 	return t.is(name), nil
 }
 
-// splitMethod is str.split and str.rsplit.
-func (t Text) splitMethod(name string, a arguments) (Value, error) {
+// split is str.split and str.rsplit.
+func (m *machine) split(t Text, name string, a arguments) (Value, error) {
 	n, err := a.integer(1, "maxsplit", -1)
 	if err != nil {
 		return nil, err
@@ -213,19 +218,20 @@ func (t Text) splitMethod(name string, a arguments) (Value, error) {
 	default:
 		parts = t.fields(int(n))
 	}
-	return texts(parts), nil
+	return m.texts(parts)
 }
 
-func texts(parts []Text) *List {
+// texts is a list of texts, each charged for the memory it takes.
+func (m *machine) texts(parts []Text) (Value, error) {
 	out := NewList()
 	for _, part := range parts {
 		out.Append(part)
 	}
-	return out
+	return out, m.charge(64 * len(parts))
 }
 
 // lines is str.splitlines().
-func (t Text) lines() *List {
+func (t Text) lines() []Text {
 	var parts []Text
 	for t.s != "" {
 		i := strings.IndexAny(t.s, "\n\r\v\f\x1c\x1d\x1e\u0085\u2028\u2029")
@@ -240,7 +246,7 @@ func (t Text) lines() *List {
 		}
 		t = t.slice(i+n, len(t.s))
 	}
-	return texts(parts)
+	return parts
 }
 
 // cutset is the characters that strip removes: those of the argument at i, else white space.

@@ -103,13 +103,13 @@ func testCallable(_ *machine, v Value, _ arguments) (bool, error) {
 }
 
 // testSameAs is identity, which for values without parts is equality of type and value.
-func testSameAs(_ *machine, v Value, a arguments) (bool, error) {
+func testSameAs(m *machine, v Value, a arguments) (bool, error) {
 	other, _ := a.take(0, "other")
 	switch v := v.(type) {
 	case nil, bool, int64, float64, *List, *Dict, *namespace, *macro, *function:
 		return v == other, nil
 	}
-	return equal(v, other, 0), nil
+	return m.equal(v, other, 0)
 }
 
 // remainder is v % n for whole numbers.

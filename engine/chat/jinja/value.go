@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -215,68 +216,74 @@ func number(v Value) (i int64, f float64, whole, ok bool) {
 	return 0, 0, false, false
 }
 
-// equal is a == b; depth bounds the comparison of nested values.
-func equal(a, b Value, depth int) bool {
+// equal is a == b. Values can share parts, so nesting alone does not bound the work: every part is charged.
+func (m *machine) equal(a, b Value, depth int) (bool, error) {
 	if depth > maxDepth {
-		return false
+		return false, fmt.Errorf("value nested deeper than %d", maxDepth)
+	}
+	if err := m.charge(0); err != nil {
+		return false, err
 	}
 	if ia, fa, wa, ok := number(a); ok {
 		ib, fb, wb, ok := number(b)
 		if wa && wb {
-			return ok && ia == ib
+			return ok && ia == ib, nil
 		}
-		return ok && fa == fb
+		return ok && fa == fb, nil
 	}
 	switch a := a.(type) {
 	case nil:
-		return b == nil
+		return b == nil, nil
 	case undefined:
 		_, ok := b.(undefined)
-		return ok
+		return ok, nil
 	case Text:
 		b, ok := b.(Text)
-		return ok && a.s == b.s
+		return ok && a.s == b.s, nil
 	case *List:
 		b, ok := b.(*List)
 		if !ok || len(a.items) != len(b.items) || a.tuple != b.tuple {
-			return false
+			return false, nil
 		}
 		for i := range a.items {
-			if !equal(a.items[i], b.items[i], depth+1) {
-				return false
+			if ok, err := m.equal(a.items[i], b.items[i], depth+1); err != nil || !ok {
+				return false, err
 			}
 		}
-		return true
+		return true, nil
 	case *Dict:
 		b, ok := b.(*Dict)
 		if !ok || len(a.entries) != len(b.entries) {
-			return false
+			return false, nil
 		}
 		for _, e := range a.entries {
 			v, ok := b.get(e.key)
-			if !ok || !equal(e.value, v, depth+1) {
-				return false
+			if !ok {
+				return false, nil
+			}
+			if ok, err := m.equal(e.value, v, depth+1); err != nil || !ok {
+				return false, err
 			}
 		}
-		return true
+		return true, nil
 	case *namespace:
 		b, ok := b.(*namespace)
-		return ok && a == b
+		return ok && a == b, nil
 	}
-	return false
+	return false, nil
 }
 
 // compare is the order of a and b: negative, zero or positive.
-func compare(a, b Value) (int, error) {
+func (m *machine) compare(a, b Value, depth int) (int, error) {
+	if depth > maxDepth {
+		return 0, fmt.Errorf("value nested deeper than %d", maxDepth)
+	}
+	if err := m.charge(min(weight(a), weight(b))); err != nil {
+		return 0, err
+	}
 	if _, fa, _, ok := number(a); ok {
 		if _, fb, _, ok := number(b); ok {
-			switch {
-			case fa < fb:
-				return -1, nil
-			case fa > fb:
-				return 1, nil
-			}
-			return 0, nil
+			return cmp.Compare(fa, fb), nil
 		}
 	}
 	if ta, ok := a.(Text); ok {
@@ -287,7 +294,7 @@ func compare(a, b Value) (int, error) {
 	if la, ok := a.(*List); ok {
 		if lb, ok := b.(*List); ok {
 			for i := range min(len(la.items), len(lb.items)) {
-				if c, err := compare(la.items[i], lb.items[i]); c != 0 || err != nil {
+				if c, err := m.compare(la.items[i], lb.items[i], depth+1); c != 0 || err != nil {
 					return c, err
 				}
 			}
@@ -465,7 +472,7 @@ func (m *machine) iterate(v Value) ([]Value, error) {
 		}
 		return keys, m.charge(len(keys))
 	case Text:
-		if err := m.charge(8 * len(v.s)); err != nil {
+		if err := m.charge(64 * len(v.s)); err != nil {
 			return nil, err
 		}
 		var out []Value
