@@ -263,11 +263,14 @@ func (m *machine) arithmetic(op string, a, b Value) (Value, error) {
 		if t, ok := b.(Text); ok && op == "+" {
 			return m.joined(a, t)
 		}
-		if n, ok := b.(int64); ok && op == "*" {
+		if n, _, whole, _ := number(b); whole && op == "*" {
 			return m.repeat(a, n)
 		}
 		return nil, wrong
 	case *List:
+		if n, _, whole, _ := number(b); whole && op == "*" {
+			return m.repeatList(a, n)
+		}
 		l, ok := b.(*List)
 		if !ok || op != "+" || l.tuple != a.tuple {
 			return nil, wrong
@@ -279,8 +282,13 @@ func (m *machine) arithmetic(op string, a, b Value) (Value, error) {
 	}
 	ia, fa, wholeA, okA := number(a)
 	ib, fb, wholeB, okB := number(b)
-	if n, ok := b.(Text); ok && wholeA && op == "*" {
-		return m.repeat(n, ia)
+	if wholeA && op == "*" {
+		switch b := b.(type) {
+		case Text:
+			return m.repeat(b, ia)
+		case *List:
+			return m.repeatList(b, ia)
+		}
 	}
 	if !okA || !okB {
 		return nil, wrong
@@ -321,6 +329,19 @@ func (m *machine) repeat(t Text, n int64) (Value, error) {
 		return nil, err
 	}
 	return Text{strings.Repeat(t.s, int(n)), strings.Repeat(t.mask, int(n))}, nil
+}
+
+// repeatList is list * n.
+func (m *machine) repeatList(l *List, n int64) (Value, error) {
+	n = max(n, 0)
+	if n > 0 && int64(len(l.items)) > maxRange/n {
+		return nil, fmt.Errorf("%w: %d copies of %d items", ErrLimit, n, len(l.items))
+	}
+	out := &List{tuple: l.tuple}
+	for range n {
+		out.items = append(out.items, l.items...)
+	}
+	return out, m.charge(16 * len(out.items))
 }
 
 // integer is arithmetic on whole numbers; results outside 64 bits are errors.

@@ -165,9 +165,9 @@ func filterReplace(m *machine, v Value, a arguments) (Value, error) {
 }
 
 func filterIndent(m *machine, v Value, a arguments) (Value, error) {
-	t, err := m.str(v)
-	if err != nil {
-		return nil, err
+	t, ok := v.(Text)
+	if !ok {
+		return nil, fmt.Errorf("%s is not a string", kind(v))
 	}
 	indent := Trusted("    ")
 	if width, ok := a.take(0, "width"); ok {
@@ -476,6 +476,9 @@ func filterInt(_ *machine, v Value, a arguments) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
+	if u, ok := v.(undefined); ok {
+		return nil, fmt.Errorf("%q is undefined", u.name)
+	}
 	if i, f, whole, ok := number(v); ok {
 		if whole {
 			return i, nil
@@ -505,6 +508,9 @@ func filterFloat(_ *machine, v Value, a arguments) (Value, error) {
 		if f, err := strconv.ParseFloat(strings.TrimFunc(t.s, isSpace), 64); err == nil {
 			return f, nil
 		}
+	}
+	if u, ok := v.(undefined); ok {
+		return nil, fmt.Errorf("%q is undefined", u.name)
 	}
 	if missing, ok := a.take(0, "default"); ok {
 		return missing, nil

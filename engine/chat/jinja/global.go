@@ -12,11 +12,11 @@ const maxRange = 100_000
 
 // globals are the functions that templates may call.
 var globals = map[string]*function{
-	"range":           {"range", globalRange},
-	"namespace":       {"namespace", globalNamespace},
-	"dict":            {"dict", globalDict},
-	"raise_exception": {"raise_exception", globalRaise},
-	"strftime_now":    {"strftime_now", globalNow},
+	"range":           {globalRange},
+	"namespace":       {globalNamespace},
+	"dict":            {globalDict},
+	"raise_exception": {globalRaise},
+	"strftime_now":    {globalNow},
 }
 
 func globalRange(m *machine, a arguments) (Value, error) {

@@ -24,17 +24,17 @@ var tests = map[string]testFunc{
 	"iterable":  testSequence,
 	"sequence":  testSequence,
 	"callable":  testCallable,
-	"odd": func(_ *machine, v Value, _ arguments) (bool, error) {
-		r, err := remainder(v, int64(2))
+	"odd": func(m *machine, v Value, _ arguments) (bool, error) {
+		r, err := m.remainder(v, int64(2))
 		return r == 1, err
 	},
-	"even": func(_ *machine, v Value, _ arguments) (bool, error) {
-		r, err := remainder(v, int64(2))
+	"even": func(m *machine, v Value, _ arguments) (bool, error) {
+		r, err := m.remainder(v, int64(2))
 		return r == 0, err
 	},
-	"divisibleby": func(_ *machine, v Value, a arguments) (bool, error) {
+	"divisibleby": func(m *machine, v Value, a arguments) (bool, error) {
 		n, _ := a.take(0, "num")
-		r, err := remainder(v, n)
+		r, err := m.remainder(v, n)
 		return r == 0, err
 	},
 	"upper":       func(m *machine, v Value, _ arguments) (bool, error) { t, err := m.str(v); return t.is("isupper"), err },
@@ -112,16 +112,12 @@ func testSameAs(m *machine, v Value, a arguments) (bool, error) {
 	return m.equal(v, other, 0)
 }
 
-// remainder is v % n for whole numbers.
-func remainder(v, n Value) (int64, error) {
-	a, _, wholeA, _ := number(v)
-	b, _, wholeB, _ := number(n)
-	if !wholeA || !wholeB || b == 0 {
-		return -1, fmt.Errorf("%s %% %s is not defined", kind(v), kind(n))
-	}
-	r, err := integer("%", a, b)
+// remainder is v % n.
+func (m *machine) remainder(v, n Value) (float64, error) {
+	r, err := m.arithmetic("%", v, n)
 	if err != nil {
 		return -1, err
 	}
-	return r.(int64), nil
+	_, f, _, _ := number(r)
+	return f, nil
 }

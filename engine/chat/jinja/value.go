@@ -108,7 +108,6 @@ type method struct {
 
 // function is a callable that the package provides.
 type function struct {
-	name string
 	call func(m *machine, a arguments) (Value, error)
 }
 
@@ -348,6 +347,9 @@ func (m *machine) repr(b *builder, v Value, depth int) error {
 	plain := func(s string) { b.write(Trusted(s)) }
 	switch v := v.(type) {
 	case undefined:
+		if depth > 0 {
+			plain("Undefined")
+		}
 	case nil:
 		plain("None")
 	case bool:
