@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"unicode/utf8"
 
@@ -277,6 +278,25 @@ func TestANormalizerThatMultipliesTheTextIsStopped(t *testing.T) {
 	if _, err := tok.Encode("a", false); err == nil || !strings.Contains(err.Error(), "grown to") {
 		t.Errorf("error %v, want one about growth", err)
 	}
+}
+
+func TestATokenizerServesManyAtOnce(t *testing.T) {
+	tok := open(t, "o200k")
+	text := strings.Repeat("Don't panic: 42 towels, naïve 🙂 中文\n", 50)
+	want := encode(t, tok, Segment{text, true})
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			ids, err := tok.Encode(text, false)
+			if err != nil || !slices.Equal(ids, want) {
+				t.Errorf("%v: ids differ", err)
+			}
+			if got := tok.Decode(ids, false); got != text {
+				t.Error("text differs")
+			}
+		})
+	}
+	group.Wait()
 }
 
 func TestTokensAreFoundByIDAndName(t *testing.T) {
