@@ -124,7 +124,7 @@ func parseMistral(text string) ([]ToolCall, bool) {
 	var out []ToolCall
 	if !strings.HasPrefix(text, "[") {
 		for part := range strings.SplitSeq(text, mistralOpen) {
-			name, raw, ok := strings.Cut(part, "[ARGS]")
+			name, raw, ok := strings.Cut(part, mistralArgs)
 			arguments, isObject := object(raw)
 			if !ok || !isObject {
 				return nil, false

@@ -54,8 +54,13 @@ const (
 	deepSeekOpen  = "<｜tool▁call▁begin｜>"
 	deepSeekSep   = "<｜tool▁sep｜>"
 	deepSeekClose = "<｜tool▁call▁end｜>"
+	deepSeekBegin = "<｜tool▁calls▁begin｜>"
+	deepSeekEnd   = "<｜tool▁calls▁end｜>"
 	mistralOpen   = "[TOOL_CALLS]"
+	mistralArgs   = "[ARGS]"
 	llamaTag      = "<|python_tag|>"
+
+	harmonyMessage = "<|message|>"
 )
 
 // formatOf reads a template for the markers of the known families.
@@ -75,6 +80,28 @@ func formatOf(source string) Format {
 		f.Calls = CallsLlama
 	}
 	return f
+}
+
+// Markers are the texts that a Reply of this format looks for. Where one is a special token, decoding must keep it.
+func (f Format) Markers() []string {
+	var out []string
+	if f.Think {
+		out = append(out, thinkOpen, thinkClose)
+	}
+	switch f.Calls {
+	case CallsTagged:
+		out = append(out, taggedOpen, taggedClose, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
+	case CallsDeepSeek:
+		out = append(out, deepSeekOpen, deepSeekSep, deepSeekClose, deepSeekBegin, deepSeekEnd)
+	case CallsMistral:
+		out = append(out, mistralOpen, mistralArgs)
+	case CallsLlama:
+		out = append(out, llamaTag)
+	case CallsHarmony:
+		out = append(out, "<|channel|>", "<|constrain|>", harmonyMessage)
+		out = append(out, harmonyEnds...)
+	}
+	return out
 }
 
 // Format is how answers to the template's prompts mark reasoning and tool calls.
@@ -236,7 +263,7 @@ func (r *Reply) inner() []marker {
 	case CallsTagged:
 		return []marker{{taggedOpen, modeCall}}
 	case CallsDeepSeek:
-		return []marker{{deepSeekOpen, modeCall}, {"<｜tool▁calls▁begin｜>", modeText}, {"<｜tool▁calls▁end｜>", modeText}}
+		return []marker{{deepSeekOpen, modeCall}, {deepSeekBegin, modeText}, {deepSeekEnd, modeText}}
 	case CallsMistral:
 		return []marker{{mistralOpen, modeRest}}
 	}
@@ -371,13 +398,12 @@ func (r *Reply) rest() {
 
 // harmonyHeader reads "<|channel|>NAME to=functions.F<|message|>" and what may stand around it.
 func (r *Reply) harmonyHeader() bool {
-	const message = "<|message|>"
-	i := strings.Index(r.held, message)
+	i := strings.Index(r.held, harmonyMessage)
 	if i < 0 {
 		return false
 	}
 	r.header = r.held[:i]
-	r.held = r.held[i+len(message):]
+	r.held = r.held[i+len(harmonyMessage):]
 	r.mode = modeBody
 	return true
 }

@@ -146,6 +146,12 @@ func TestFormatsAreReadFromTheTemplates(t *testing.T) {
 	}
 }
 
+func TestMarkersAreWhatTheFormatsLookFor(t *testing.T) {
+	if got, want := strings.Join(Format{Think: true, Calls: CallsMistral}.Markers(), " "), "<think> </think> [TOOL_CALLS] [ARGS]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 // FuzzReply: however an answer is cut, its parts are the same, and without markers nothing is lost.
 func FuzzReply(f *testing.F) {
 	for _, c := range replies {

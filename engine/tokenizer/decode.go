@@ -6,6 +6,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -278,19 +279,21 @@ func partial(b []byte) int {
 type Stream struct {
 	t           *Tokenizer
 	skipSpecial bool
+	keep        []int32
 	started     bool
 	strip       int // leading characters that may still be removed
 	pending     []byte
 }
 
-// Stream begins decoding a sequence.
-func (t *Tokenizer) Stream(skipSpecial bool) *Stream {
-	return &Stream{t: t, skipSpecial: skipSpecial, strip: t.decoder.stripStart}
+// Stream begins decoding a sequence. With skipSpecial special tokens are left out but for those in keep, such as the
+// markers of tool calls that a reader of the answer looks for.
+func (t *Tokenizer) Stream(skipSpecial bool, keep ...int32) *Stream {
+	return &Stream{t: t, skipSpecial: skipSpecial, keep: keep, strip: t.decoder.stripStart}
 }
 
 // Push adds a token and returns the text that became whole.
 func (s *Stream) Push(id int32) string {
-	if !s.t.known(id) || s.skipSpecial && s.t.special[id] {
+	if !s.t.known(id) || s.skipSpecial && s.t.special[id] && !slices.Contains(s.keep, id) {
 		return ""
 	}
 	text, _ := s.t.decoder.token(s.t.names[id], !s.started)

@@ -165,10 +165,10 @@ func TestMalformedFilesAreRefusedWithTheFieldAndTheReason(t *testing.T) {
 	}
 }
 
-func TestAMegabyteOfOneLetterIsOneWordAndEncodes(t *testing.T) {
+func TestAWordOfAQuarterMegabyteEncodes(t *testing.T) {
 	for _, kind := range []string{"gpt2_bytelevel", "mixtral_metaspace"} {
 		tok := open(t, kind)
-		text := strings.Repeat("a", 1<<20)
+		text := strings.Repeat("a", 1<<18)
 		ids := encode(t, tok, Segment{text, true})
 		if got := strings.TrimPrefix(tok.Decode(ids, false), " "); got != text {
 			t.Errorf("%s: decoded text of %d bytes differs", kind, len(got))
@@ -277,6 +277,18 @@ func TestANormalizerThatMultipliesTheTextIsStopped(t *testing.T) {
 	}
 	if _, err := tok.Encode("a", false); err == nil || !strings.Contains(err.Error(), "grown to") {
 		t.Errorf("error %v, want one about growth", err)
+	}
+}
+
+func TestAStreamKeepsTheSpecialTokensItIsToldTo(t *testing.T) {
+	tok := open(t, "qwen2")
+	s := tok.Stream(true, 3002)
+	var got strings.Builder
+	for _, id := range encode(t, tok, Segment{"<|im_start|>a<|im_end|>", true}) {
+		got.WriteString(s.Push(id))
+	}
+	if got.String() != "a<|im_end|>" {
+		t.Errorf("got %q", got.String())
 	}
 }
 
