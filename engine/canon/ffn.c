@@ -117,7 +117,7 @@ void canon_ffn_up(canon_program *p, const canon_op *op, int64_t chunk) {
         continue;
       }
       p->k->swiglu(a, a, u + (int64_t)i * width, cols);
-      p->k->quantise(a, cols, down->group, h.q + slot * h.stride + c0, h.scale + slot * h.groups + c0 / down->group, h.sum8 + slot * h.groups + c0 / down->group);
+      p->k->quantise(a, cols, down->group, h.q + slot * h.stride + c0, h.scale + slot * h.groups + c0 / down->group, h.less8 + slot * h.groups + c0 / down->group);
     }
   }
 }

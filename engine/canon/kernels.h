@@ -6,7 +6,7 @@
 typedef struct {
   int8_t *q;       // [rows, stride], inputs padded with 0 to whole groups
   float *scale;    // [rows, groups]
-  int32_t *sum8;   // [rows, groups] eight times the sum of the codes
+  int32_t *less8;  // [rows, groups] minus eight times the sum of the codes: what dots with codes of offset 8 start from
   int32_t stride, groups;
 } canon_codes;
 
@@ -34,7 +34,7 @@ typedef struct {
 
 typedef struct {
   // Codes of one row of n inputs. Moves 4n bytes in, n out.
-  void (*quantise)(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *sum8);
+  void (*quantise)(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *less8);
   // Outputs 16*tile .. 16*(tile+tiles) of m for all rows. Bound by reading the weights once for few rows, by integer or
   // float multiply-adds for many.
   void (*product)(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r);

@@ -6,6 +6,9 @@
 #include "lanes_avx2.h"
 #include "kernels_lanes.h"
 
+// Integer additions may be reordered, and gcc does so: it takes all products first and spills them. This makes a sum exist.
+#define NOW(v) __asm__("" : "+x"(v))
+
 static inline __m256 scales8(const canon_matrix *m, int64_t i) { return v_load_form(m->scale_form, m->scales, i); }
 
 // ROWS input rows against one tile; `halves` halves of its 16 outputs at a time, as registers allow.
@@ -15,14 +18,14 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
   const int32_t per = m->group / 32, per_segment = CANON_SEGMENT / m->group, groups = m->groups;
   const int8_t *q[4];
   const float *sx[4];
-  const int32_t *sum8[4];
+  const int32_t *less8[4];
   float out[4][16] __attribute__((aligned(32)));
   UNROLL(4)
   for (int i = 0; i < rows; i++) {
     int64_t in = row_in(r, i0 + i);
     q[i] = r->codes.q + in * r->codes.stride;
     sx[i] = r->codes.scale + in * r->codes.groups;
-    sum8[i] = r->codes.sum8 + in * r->codes.groups;
+    less8[i] = r->codes.less8 + in * r->codes.groups;
   }
   for (int h0 = 0; h0 < 2; h0 += halves) {
     const uint8_t *w = m->codes + (int64_t)t * groups * per * bytes + h0 * 32;
@@ -42,7 +45,7 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
         UNROLL(4)
         for (int i = 0; i < rows; i++)
           UNROLL(2)
-          for (int h = 0; h < halves; h++) dot[i][h] = _mm256_setzero_si256();
+          for (int h = 0; h < halves; h++) dot[i][h] = form == CANON_INT4 ? _mm256_set1_epi32(less8[i][g]) : _mm256_setzero_si256();
         for (int32_t c = 0; c < per; c++, w += bytes) {
           int32_t at = g * m->group + c * 32;
           if (form == CANON_INT4) {
@@ -61,6 +64,7 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
                   __m256i x = _mm256_maddubs_epi16(lo, _mm256_set1_epi32(a)), y = _mm256_maddubs_epi16(hi, _mm256_set1_epi32(b));
                   x = _mm256_add_epi16(x, y);
                   part[i][h] = j == 0 ? x : _mm256_add_epi16(part[i][h], x);
+                  NOW(part[i][h]);
                 }
               }
             UNROLL(4)
@@ -79,6 +83,7 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
                   memcpy(&a, q[i] + at + j * 4, 4);
                   __m256i x = _mm256_maddubs_epi16(u, _mm256_sign_epi8(_mm256_set1_epi32(a), v));
                   dot[i][h] = _mm256_add_epi32(dot[i][h], _mm256_madd_epi16(x, ones));
+                  NOW(dot[i][h]);
                 }
               }
           }
@@ -88,8 +93,7 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
           __m256 sw = scales8(m, ((int64_t)t * groups + g) * 16 + (h0 + h) * 8);
           UNROLL(4)
           for (int i = 0; i < rows; i++) {
-            __m256i d = form == CANON_INT4 ? _mm256_sub_epi32(dot[i][h], _mm256_set1_epi32(sum8[i][g])) : dot[i][h];
-            acc[i][h] = v_fma(_mm256_cvtepi32_ps(d), v_mul(sw, v_set(sx[i][g])), acc[i][h]);
+            acc[i][h] = v_fma(_mm256_cvtepi32_ps(dot[i][h]), v_mul(sw, v_set(sx[i][g])), acc[i][h]);
           }
         }
       }
@@ -125,7 +129,7 @@ static void product(const canon_matrix *m, int32_t tile, int32_t tiles, const ca
   else int8(m, tile, tiles, r);
 }
 
-static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *sum8) {
+static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *less8) {
   const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
   float padded[128];
   for (int32_t g = 0; g * group < n; g++, q += group) {
@@ -145,7 +149,7 @@ static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float 
     if (bits >= 0x7f800000u || amax < 0x1p-100f) {
       memset(q, 0, (size_t)group);
       scale[g] = bits >= 0x7f800000u ? canon_nan() : 0;
-      sum8[g] = 0;
+      less8[g] = 0;
       continue;
     }
     scale[g] = amax / 127.0f;
@@ -164,7 +168,7 @@ static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float 
     __m128i t = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
     t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4e));
     t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1));
-    sum8[g] = 8 * _mm_cvtsi128_si32(t);
+    less8[g] = -8 * _mm_cvtsi128_si32(t);
   }
 }
 

@@ -11,7 +11,7 @@ static void product(const canon_matrix *m, int32_t tile, int32_t tiles, const ca
   else int8(m, tile, tiles, r);
 }
 
-static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *sum8) {
+static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *less8) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   for (int32_t g = 0; g * group < n; g++, q += group) {
     const float *p = x + g * group;
@@ -23,7 +23,7 @@ static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float 
     if (bits >= 0x7f800000u || amax < 0x1p-100f) {
       memset(q, 0, (size_t)group);
       scale[g] = bits >= 0x7f800000u ? canon_nan() : 0;
-      sum8[g] = 0;
+      less8[g] = 0;
       continue;
     }
     scale[g] = amax / 127.0f;
@@ -35,7 +35,7 @@ static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float 
       sum = _mm512_add_epi32(sum, c);
       _mm_storeu_si128((__m128i *)(q + i), _mm512_cvtepi32_epi8(c));
     }
-    sum8[g] = 8 * _mm512_reduce_add_epi32(sum);
+    less8[g] = -8 * _mm512_reduce_add_epi32(sum);
   }
 }
 

@@ -6,6 +6,9 @@
 #include "lanes_avx512.h"
 #include "lanes_rows.h"
 
+// Integer additions may be reordered, and gcc does so: it takes all products first and spills them. This makes a sum exist.
+#define NOW(v) __asm__("" : "+v"(v))
+
 static inline __m512 scales16(const canon_matrix *m, int64_t i) { return v_load_form(m->scale_form, m->scales, i); }
 static inline __m512i four(const int8_t *q) { int32_t a; memcpy(&a, q, 4); return _mm512_set1_epi32(a); }
 
@@ -15,14 +18,14 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
   const int32_t per = m->group / 32, per_segment = CANON_SEGMENT / m->group, groups = m->groups;
   const int8_t *q[8];
   const float *sx[8];
-  const int32_t *sum8[8];
+  const int32_t *less8[8];
   __m512 tot[8], acc[8];
   UNROLL(6)
   for (int i = 0; i < rows; i++) {
     int64_t in = row_in(r, i0 + i);
     q[i] = r->codes.q + in * r->codes.stride;
     sx[i] = r->codes.scale + in * r->codes.groups;
-    sum8[i] = r->codes.sum8 + in * r->codes.groups;
+    less8[i] = r->codes.less8 + in * r->codes.groups;
     tot[i] = v_set(0);
   }
   const uint8_t *w = m->codes + (int64_t)t * groups * per * bytes;
@@ -33,7 +36,7 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
     for (int32_t g = s; g < end; g++) {
       __m512i dot[8];
       UNROLL(6)
-      for (int i = 0; i < rows; i++) dot[i] = zero;
+      for (int i = 0; i < rows; i++) dot[i] = form == CANON_INT4 ? _mm512_set1_epi32(less8[i][g]) : VNNI ? _mm512_set1_epi32(less8[i][g] * 16) : zero;
       for (int32_t c = 0; c < per; c++, w += bytes) {
         int32_t at = g * m->group + c * 32;
         if (form == CANON_INT4) {
@@ -49,6 +52,7 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
               } else {
                 __m512i x = _mm512_add_epi16(_mm512_maddubs_epi16(lo, a), _mm512_maddubs_epi16(hi, b));
                 part[i] = j == 0 ? x : _mm512_add_epi16(part[i], x);
+                NOW(part[i]);
               }
             }
           }
@@ -74,10 +78,7 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
       __m512 sw = scales16(m, ((int64_t)t * groups + g) * 16);
       UNROLL(6)
       for (int i = 0; i < rows; i++) {
-        __m512i d = dot[i];
-        if (form == CANON_INT4) d = _mm512_sub_epi32(d, _mm512_set1_epi32(sum8[i][g]));
-        else if (VNNI) d = _mm512_sub_epi32(d, _mm512_set1_epi32(sum8[i][g] * 16));
-        acc[i] = v_fma(_mm512_cvtepi32_ps(d), v_mul(sw, v_set(sx[i][g])), acc[i]);
+        acc[i] = v_fma(_mm512_cvtepi32_ps(dot[i]), v_mul(sw, v_set(sx[i][g])), acc[i]);
       }
     }
     UNROLL(6)

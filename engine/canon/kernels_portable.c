@@ -8,12 +8,12 @@ static float scale_at(const canon_matrix *m, int64_t i) {
   return m->scale_form == CANON_F16 ? canon_from_f16(h) : canon_from_bf16(h);
 }
 
-static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *sum8) {
+static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *less8) {
   for (int32_t g = 0; g * group < n; g++) {
     int32_t real = n - g * group < group ? n - g * group : group, sum;
     canon_quantise(x + g * group, real, q + g * group, scale + g, &sum);
     for (int32_t i = real; i < group; i++) q[g * group + i] = 0;
-    sum8[g] = sum * 8;
+    less8[g] = -8 * sum;
   }
 }
 
@@ -38,7 +38,7 @@ static void product(const canon_matrix *m, int32_t tile, int32_t tiles, const ca
     for (int32_t i = 0; i < r->n; i++) {
       const int8_t *q = r->codes.q + row_in(r, i) * r->codes.stride;
       const float *sx = r->codes.scale + row_in(r, i) * r->codes.groups;
-      const int32_t *sum8 = r->codes.sum8 + row_in(r, i) * r->codes.groups;
+      const int32_t *less8 = r->codes.less8 + row_in(r, i) * r->codes.groups;
       const uint8_t *w = m->codes + (int64_t)t * m->groups * per * bytes;
       float tot[16] = {0}, acc[16];
       for (int32_t s = 0; s < m->groups; s += per_segment) {
@@ -47,7 +47,7 @@ static void product(const canon_matrix *m, int32_t tile, int32_t tiles, const ca
           int32_t dot[16] = {0};
           for (int32_t c = 0; c < per; c++, w += bytes) dots32(m->form, w, q + g * m->group + c * 32, dot);
           for (int l = 0; l < 16; l++)
-            acc[l] = canon_term(dot[l] - sum8[g] * offset, scale_at(m, ((int64_t)t * m->groups + g) * 16 + l), sx[g], acc[l]);
+            acc[l] = canon_term(dot[l] + less8[g] * offset, scale_at(m, ((int64_t)t * m->groups + g) * 16 + l), sx[g], acc[l]);
         }
         for (int l = 0; l < 16; l++) tot[l] = tot[l] + acc[l];
       }

@@ -120,7 +120,7 @@ static void *take(uint8_t *base, int64_t *at, int64_t bytes) {
 static void take_codes(canon_codes *c, uint8_t *base, int64_t *at, int64_t rows, int64_t bytes, int64_t groups) {
   c->q = take(base, at, rows * bytes);
   c->scale = take(base, at, rows * groups * 4);
-  c->sum8 = take(base, at, rows * groups * 4);
+  c->less8 = take(base, at, rows * groups * 4);
 }
 
 // Lays scratch memory out from base; with a null base it only measures.
