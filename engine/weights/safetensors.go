@@ -142,9 +142,9 @@ func (e entry) check(data uint64) string {
 
 // openSafetensors opens one file of root and returns it with its tensors.
 func openSafetensors(root *os.Root, name string) (*file, map[string]Tensor, error) {
-	handle, err := root.Open(name)
+	handle, err := openFile(root, name)
 	if err != nil {
-		return nil, nil, fmt.Errorf("weights: opening %s: %w", name, err)
+		return nil, nil, err
 	}
 	f, tensors, err := readTable(handle, name)
 	if err != nil {

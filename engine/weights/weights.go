@@ -201,9 +201,9 @@ func (c *Checkpoint) Hash() string { return c.hash }
 
 // File reads a whole side file of at most limit bytes. A missing file gives an error that matches fs.ErrNotExist.
 func (c *Checkpoint) File(name string, limit int64) ([]byte, error) {
-	f, err := c.root.Open(name)
+	f, err := openFile(c.root, name)
 	if err != nil {
-		return nil, fmt.Errorf("weights: opening %s: %w", name, err)
+		return nil, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
@@ -221,6 +221,18 @@ func (c *Checkpoint) File(name string, limit int64) ([]byte, error) {
 		return nil, fmt.Errorf("weights: reading %s: %w", name, err)
 	}
 	return data, nil
+}
+
+// openFile opens a file of the folder. A link out of it is refused: a checkpoint must not be able to name other files.
+func openFile(root *os.Root, name string) (*os.File, error) {
+	f, err := root.Open(name)
+	if err == nil {
+		return f, nil
+	}
+	if info, e := root.Lstat(name); e == nil && info.Mode()&fs.ModeSymlink != 0 && !errors.Is(err, fs.ErrNotExist) {
+		return nil, &FormatError{File: name, Offset: -1, Problem: "a link that leaves the model folder: " + err.Error(), Remedy: "put the file itself in its place"}
+	}
+	return nil, fmt.Errorf("weights: opening %s: %w", name, err)
 }
 
 // Bytes is the stored size of all tensors.

@@ -161,7 +161,7 @@ func TestShardsMustAgreeWithTheirIndex(t *testing.T) {
 		{"empty name", index("a", ""), "not a plain"},
 		{"empty map", []byte(`{"weight_map":{}}`), "empty"},
 		{"not JSON", []byte(`x`), "index.json"},
-		{"link out of the folder", index("a", "link.safetensors"), "escapes"},
+		{"link out of the folder", index("a", "link.safetensors"), "leaves the model folder"},
 	} {
 		dir := folder(t, map[string][]byte{"config.json": []byte(`{}`), one: shard("a"), two: shard("b"), "model.safetensors.index.json": test.index})
 		outside := filepath.Join(folder(t, map[string][]byte{"x.safetensors": shard("a")}), "x.safetensors")
