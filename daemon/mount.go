@@ -17,7 +17,8 @@ func (s *Server) mount() {
 	s.always("GET /readyz", s.serveReady)
 	s.always("GET /metrics", s.serveMetrics)
 	s.always("GET /ws", s.serveSocket)
-
+	s.mountPages()
+	s.mountChat()
 }
 
 // A route's kind says what must be true before its handler runs. All kinds have passed Host, Origin and, but for open

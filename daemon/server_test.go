@@ -206,7 +206,7 @@ func TestAVisitorWithoutTheLinkReadsHowToGetIt(t *testing.T) {
 func TestABrowserFollowsTheLinkIntoASession(t *testing.T) {
 	d := startDaemon(t, nil)
 	seen := Identity{}
-	d.always("GET /{$}", func(w http.ResponseWriter, r *http.Request) { seen = identify(r.Context()) })
+	d.always("GET /identity", func(w http.ResponseWriter, r *http.Request) { seen = identify(r.Context()) })
 	jar, _ := cookiejar.New(nil)
 	client := &http.Client{Jar: jar}
 	resp, err := client.Get(d.Link())
@@ -217,6 +217,10 @@ func TestABrowserFollowsTheLinkIntoASession(t *testing.T) {
 	if resp.StatusCode != 200 || resp.Request.URL.String() != d.base+"/" {
 		t.Errorf("status %d at %s", resp.StatusCode, resp.Request.URL)
 	}
+	if resp, err = client.Get(d.base + "/identity"); err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
 	if seen.Session == "" || !d.auth.pageTokenMatches(seen.Session, seen.PageToken) {
 		t.Errorf("identity %+v", seen)
 	}

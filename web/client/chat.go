@@ -142,14 +142,16 @@ func (c *chat) key(e js.Value) bool {
 
 // watch tells the daemon what this page shows and has.
 func (c *chat) watch(again bool) {
-	tokens, blocks, flag := 0, 0, "0"
-	if c.running != "" {
-		tokens, blocks = c.text.Tokens, c.text.Blocks
+	args := []string{c.conversation, c.running, "0", "0", "0", "0", "0"}
+	if t := c.text; c.running != "" {
+		for i, n := range []int{t.Tokens, t.Blocks, t.Bytes(), t.Reasoning()} {
+			args[2+i] = strconv.Itoa(n)
+		}
 	}
 	if again {
-		flag = "1"
+		args[6] = "1"
 	}
-	c.app.socket.Send(c.app.orFail(nil), wire.Watch, c.conversation, c.running, strconv.Itoa(tokens), strconv.Itoa(blocks), flag)
+	c.app.socket.Send(c.app.orFail(nil), wire.Watch, args...)
 	c.composer.measure()
 	c.sync()
 }

@@ -193,9 +193,6 @@ func (v *inspector) class(r *record, i int) string {
 		}
 	}
 	class := "s" + strconv.Itoa(min(max(int(level*9.99), 0), 9))
-	if t.Channel == wire.Reasoning {
-		class += " token-thought"
-	}
 	if i == v.current {
 		class += " token-current"
 	}

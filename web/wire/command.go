@@ -11,7 +11,7 @@ const (
 	Ping  Name = 0x02 // nothing; answered by Pong, not by Ack
 	Crash Name = 0x03 // text of a client panic, for the daemon's log
 
-	Watch      Name = 0x10 // conversation, running message ("" = none), tokens had, blocks had, "1" after a reconnect
+	Watch      Name = 0x10 // conversation, running message ("" = none), then what the page has of it: tokens, blocks, bytes of answer, bytes of reasoning; "1" after a reconnect
 	Send       Name = 0x11 // conversation ("" = a new one), text: ack carries conversation and message
 	Stop       Name = 0x12 // message
 	Regenerate Name = 0x13 // message: a sibling of this answer

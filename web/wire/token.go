@@ -1,50 +1,36 @@
 package wire
 
-// Channel says which part of an answer a token's text belongs to.
-type Channel byte
-
-// Channels.
-const (
-	Answer    Channel = iota // the text the person reads and copies
-	Reasoning                // the folded block before it
-	Hidden                   // markup between the two: shown in the token view only
-)
-
 // Token is one generated token.
 //
-//	layout: id uint, channel byte, logprob f32, text str
+//	layout: id uint, logprob f32, text str
 type Token struct {
 	ID      int
-	Channel Channel
 	Logprob float32 // natural logarithm under the unmodified distribution
-	Text    string  // released by this token; "" while a character is incomplete
+	Text    string  // released by this token, markup included; "" while a character is incomplete
 }
 
-const minToken = 1 + 1 + 4 + 1 // smallest encoded token, for count checks
+const minToken = 1 + 4 + 1 // smallest encoded token, for count checks
 
 func (t Token) append(b []byte) []byte {
-	b = appendUint(b, uint64(t.ID))
-	b = append(b, byte(t.Channel))
-	b = appendFloat(b, t.Logprob)
-	return appendString(b, t.Text)
+	return appendString(appendFloat(appendUint(b, uint64(t.ID)), t.Logprob), t.Text)
 }
 
 func (r *reader) token() Token {
-	t := Token{ID: r.int(), Channel: Channel(r.byte()), Logprob: r.float(), Text: r.string()}
-	if t.Channel > Hidden {
-		r.fail(ErrKind)
-	}
-	return t
+	return Token{ID: r.int(), Logprob: r.float(), Text: r.string()}
 }
 
-// Tokens carries consecutive tokens of a running answer. Never dropped; at most one a message each 30 ms.
+// Tokens carries what a running answer has grown by: consecutive tokens, and the text that they added to what the
+// person reads. The two differ where a model marks its reasoning: markers are tokens, but no text. Never dropped; at
+// most one a message each 30 ms.
 //
-//	layout: kind, message str, first uint, answer uint, reasoning uint, n uint, n x Token
+//	layout: kind, message str, first uint, answer uint, reasoning uint, text str, thought str, n uint, n x Token
 type Tokens struct {
 	Message   string
-	First     int // index of the first token in the answer
-	Answer    int // bytes of answer text before it
-	Reasoning int // bytes of reasoning text before it
+	First     int    // index of the first token in the answer
+	Answer    int    // bytes of answer text before Text
+	Reasoning int    // bytes of reasoning text before Thought
+	Text      string // added to the answer
+	Thought   string // added to the reasoning
 	Tokens    []Token
 }
 
@@ -55,6 +41,8 @@ func (t Tokens) Append(b []byte) []byte {
 	b = appendUint(b, uint64(t.First))
 	b = appendUint(b, uint64(t.Answer))
 	b = appendUint(b, uint64(t.Reasoning))
+	b = appendString(b, t.Text)
+	b = appendString(b, t.Thought)
 	b = appendUint(b, uint64(len(t.Tokens)))
 	for _, token := range t.Tokens {
 		b = token.append(b)
@@ -65,7 +53,7 @@ func (t Tokens) Append(b []byte) []byte {
 // DecodeTokens decodes a Tokens frame.
 func DecodeTokens(b []byte) (Tokens, error) {
 	r := open(b, KindTokens)
-	t := Tokens{Message: r.string(), First: r.int(), Answer: r.int(), Reasoning: r.int()}
+	t := Tokens{Message: r.string(), First: r.int(), Answer: r.int(), Reasoning: r.int(), Text: r.string(), Thought: r.string()}
 	n := r.count(minToken, MaxFrame)
 	if r.err == nil {
 		t.Tokens = make([]Token, n)

@@ -26,36 +26,25 @@ func (a *Answer) Open() string { return a.open }
 // Bytes is the length of the answer text had.
 func (a *Answer) Bytes() int { return a.start + len(a.open) }
 
-// Add takes a frame and returns the new text of each channel. Text that it already has is skipped; it is false if text
-// between what it has and the frame is missing, in which case nothing was taken and the message must be asked for anew.
-func (a *Answer) Add(f wire.Tokens) (answer, reasoning string, ok bool) {
+// Reasoning is the length of the reasoning text had.
+func (a *Answer) Reasoning() int { return a.reasoning }
+
+// Add takes a frame and returns the new text of answer and reasoning. Text that it already has is skipped; it is false
+// if text between what it has and the frame is missing, in which case nothing was taken and the message must be asked
+// for anew.
+func (a *Answer) Add(f wire.Tokens) (text, thought string, ok bool) {
 	if f.First > a.Tokens || f.Answer > a.Bytes() || f.Reasoning > a.reasoning {
 		return "", "", false
 	}
-	at, thought := f.Answer, f.Reasoning
-	for _, t := range f.Tokens {
-		switch t.Channel {
-		case wire.Answer:
-			answer += beyond(t.Text, at, a.Bytes()+len(answer))
-			at += len(t.Text)
-		case wire.Reasoning:
-			reasoning += beyond(t.Text, thought, a.reasoning+len(reasoning))
-			thought += len(t.Text)
-		}
-	}
-	a.open += answer
-	a.reasoning += len(reasoning)
+	text, thought = beyond(f.Text, f.Answer, a.Bytes()), beyond(f.Thought, f.Reasoning, a.reasoning)
+	a.open += text
+	a.reasoning += len(thought)
 	a.Tokens = max(a.Tokens, f.First+len(f.Tokens))
-	return answer, reasoning, true
+	return text, thought, true
 }
 
 // beyond is the part of text, which begins at offset at, from offset have on.
-func beyond(text string, at, have int) string {
-	if skip := have - at; skip > 0 {
-		return text[min(skip, len(text)):]
-	}
-	return text
-}
+func beyond(text string, at, have int) string { return text[min(max(have-at, 0), len(text)):] }
 
 // Close drops the open text before a byte offset of the answer: a rendered block holds it now. False if the offset lies
 // beyond the text had.

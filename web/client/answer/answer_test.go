@@ -6,30 +6,29 @@ import (
 	"covey/web/wire"
 )
 
-func token(channel wire.Channel, text string) wire.Token {
-	return wire.Token{Channel: channel, Text: text}
-}
-
 func TestTextGrowsAndBlocksCutIt(t *testing.T) {
 	var a Answer
-	got, thought, ok := a.Add(wire.Tokens{Tokens: []wire.Token{token(wire.Reasoning, "hm"), token(wire.Hidden, "</think>"), token(wire.Answer, "one\n\n"), token(wire.Answer, "tw")}})
+	got, thought, ok := a.Add(wire.Tokens{Text: "one\n\ntw", Thought: "hm", Tokens: make([]wire.Token, 4)})
 	if got != "one\n\ntw" || thought != "hm" || !ok {
 		t.Fatalf("got %q, %q, %v", got, thought, ok)
 	}
 	if !a.Close(5) || a.Open() != "tw" || a.Blocks != 1 {
 		t.Fatalf("open %q after %d blocks", a.Open(), a.Blocks)
 	}
-	got, _, ok = a.Add(wire.Tokens{First: 4, Answer: 7, Reasoning: 2, Tokens: []wire.Token{token(wire.Answer, "o")}})
+	got, _, ok = a.Add(wire.Tokens{First: 4, Answer: 7, Reasoning: 2, Text: "o", Tokens: make([]wire.Token, 1)})
 	if got != "o" || !ok || a.Open() != "two" || a.Tokens != 5 {
 		t.Fatalf("got %q, open %q, %d tokens", got, a.Open(), a.Tokens)
 	}
 }
 
 func TestTextThatWasHadIsNotTakenTwice(t *testing.T) {
-	a := Resume(2, 0, 4, 0, "abcd")
-	got, _, ok := a.Add(wire.Tokens{First: 1, Answer: 2, Tokens: []wire.Token{token(wire.Answer, "cd"), token(wire.Answer, "ef")}})
-	if got != "ef" || !ok || a.Open() != "abcdef" || a.Tokens != 3 {
-		t.Fatalf("got %q, open %q, %d tokens", got, a.Open(), a.Tokens)
+	a := Resume(2, 0, 4, 1, "abcd")
+	got, thought, ok := a.Add(wire.Tokens{First: 1, Answer: 2, Text: "cdef", Thought: "x", Tokens: make([]wire.Token, 2)})
+	if got != "ef" || thought != "" || !ok || a.Open() != "abcdef" || a.Tokens != 3 {
+		t.Fatalf("got %q and %q, open %q, %d tokens", got, thought, a.Open(), a.Tokens)
+	}
+	if got, _, ok := a.Add(wire.Tokens{Text: "ab"}); got != "" || !ok {
+		t.Fatalf("an old frame gives %q, %v", got, ok)
 	}
 }
 
