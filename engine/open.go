@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"covey/engine/chat"
@@ -104,12 +105,13 @@ func (e *Engine) open(ctx context.Context, c Config, checkpoint *weights.Checkpo
 	if err != nil {
 		return err
 	}
+	keep := e.markers()
 	info := e.model.Info()
 	e.describe(c, spec, info)
 	e.scheduler, err = sched.New(sched.Options{
 		Model:       stepper{e.model},
 		KV:          kv.New(info.KVPages, e.model.ZeroPage),
-		Decoder:     func() sched.Decoder { return &decoder{Stream: e.tokenizer.Stream(true)} },
+		Decoder:     func() sched.Decoder { return &decoder{Stream: e.tokenizer.Stream(true, keep...)} },
 		Shape:       info.Shape,
 		ExpertBytes: info.RecordBytes,
 		Vocab:       spec.Vocab,
@@ -123,6 +125,22 @@ func (e *Engine) open(ctx context.Context, c Config, checkpoint *weights.Checkpo
 		Logger:      c.Logger,
 	})
 	return err
+}
+
+// markers are the special tokens that are text of an answer all the same, because chat.Reply looks for them.
+func (e *Engine) markers() []int32 {
+	if e.template == nil {
+		return nil
+	}
+	var ids []int32
+	for _, tools := range []bool{false, true} {
+		for _, text := range e.template.Format(tools).Markers() {
+			if id, ok := e.tokenizer.Added(text); ok && !slices.Contains(ids, id) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
 }
 
 // stepper gives the scheduler its view of a model.

@@ -89,7 +89,8 @@ func TestSequencesThatOutgrowTheCacheTakeTurnsAndReportEachTokenOnce(t *testing.
 	r := start(t, func(o *Options, _ *toy) { o.Context, o.KV = 256, smallCache(5) })
 	var streams []*Stream
 	for i := range 4 {
-		streams = append(streams, r.submit(t, Request{Prompt: prompt(i, 60), MaxTokens: 150, IgnoreEOS: true, Routing: true, PromptLogprobs: i == 3}))
+		streams = append(streams, r.submit(t, Request{Prompt: prompt(i, 60), MaxTokens: 150, IgnoreEOS: true, Routing: true, PromptLogprobs: i == 3,
+			Owner: []string{"", "", "", "ann"}[i]}))
 	}
 	for i, s := range streams {
 		outputs, _, result := read(t, s)
@@ -111,6 +112,9 @@ func TestSequencesThatOutgrowTheCacheTakeTurnsAndReportEachTokenOnce(t *testing.
 		checkRouting(t, s, append(prompt(i, 60), result.Tokens[:149]...), 0)
 	}
 	checkPromptLogprobs(t, prompt(3, 60), streams[3].Result().PromptLogprobs)
+	if n := streams[3].Result().CachedTokens; n != 0 {
+		t.Errorf("%d cached tokens: its own pages, found again when it was put back, are no saving", n)
+	}
 	oldest := streams[0].Routing()
 	for i, e := range oldest[1:] {
 		if e.Step != oldest[i].Step+1 {
@@ -161,23 +165,44 @@ func TestRoutingCoversPromptAndAnswerRows(t *testing.T) {
 }
 
 func TestExpertBytesCountEachRecordOnceAStep(t *testing.T) {
-	r := start(t, nil)
-	p := prompt(2, 20)
+	r := start(t, func(o *Options, _ *toy) { o.BatchRows = 10 })
+	p := prompt(2, 20) // two steps of ten rows
 	_, _, result := read(t, r.submit(t, Request{Prompt: p}))
 	var want int64
-	seen := map[[2]int]bool{}
-	for i := range p {
-		ids, _ := toyRouting(toyState(p[:i+1]), nil)
-		for slot, id := range ids {
-			key := [2]int{slot / 2, int(id)}
-			if !seen[key] {
-				want += []int64{100, 1000}[key[0]]
+	for step := range 2 {
+		seen := map[[2]int]bool{}
+		for i := step * 10; i < step*10+10; i++ {
+			ids, _ := toyRouting(toyState(p[:i+1]), nil)
+			for slot, id := range ids {
+				key := [2]int{slot / 2, int(id)}
+				if !seen[key] {
+					want += []int64{100, 1000}[key[0]]
+				}
+				seen[key] = true
 			}
-			seen[key] = true
 		}
 	}
 	if result.Bytes != want {
 		t.Errorf("%d bytes, want %d", result.Bytes, want)
+	}
+}
+
+func TestAnswersTakeTurnsWhenAStepIsTooSmallForAll(t *testing.T) {
+	r := start(t, func(o *Options, _ *toy) { o.BatchRows = 2 })
+	gate := hold(r.model)
+	var streams []*Stream
+	for i := range 4 {
+		streams = append(streams, r.submit(t, Request{Prompt: prompt(i, 1), MaxTokens: 50, IgnoreEOS: true, Routing: true}))
+	}
+	close(gate)
+	var ends []uint64
+	for _, s := range streams {
+		read(t, s)
+		events := s.Routing()
+		ends = append(ends, events[len(events)-1].Step)
+	}
+	if slices.Max(ends)-slices.Min(ends) > 3 {
+		t.Errorf("equal requests ended in steps %v", ends)
 	}
 }
 
