@@ -17,6 +17,7 @@ func (s *Server) mount() {
 	s.always("GET /readyz", s.serveReady)
 	s.always("GET /metrics", s.serveMetrics)
 	s.always("GET /ws", s.serveSocket)
+	s.mountOpenAI()
 	s.mountPages()
 	s.mountChat()
 }

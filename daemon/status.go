@@ -3,6 +3,7 @@ package daemon
 import (
 	"encoding/json"
 	"html/template"
+	"io"
 	"net/http"
 	"strings"
 	"unicode"
@@ -31,6 +32,10 @@ func refuse(w http.ResponseWriter, r *http.Request, status int, e *Error) {
 
 // refuseJSON answers in OpenAI's shape; param names the offending field, if there is one.
 func refuseJSON(w http.ResponseWriter, status int, e *Error, param string) {
+	writeJSON(w, status, newErrorBody(status, e, param))
+}
+
+func newErrorBody(status int, e *Error, param string) errorBody {
 	var body errorBody
 	body.Error.Message = e.Error()
 	if param != "" {
@@ -39,7 +44,7 @@ func refuseJSON(w http.ResponseWriter, status int, e *Error, param string) {
 	body.Error.Code = e.Code
 	body.Error.Hint = e.Hint
 	body.Error.Type = errorType(status)
-	writeJSON(w, status, body)
+	return body
 }
 
 // errorType is OpenAI's class of an HTTP status.
@@ -64,9 +69,14 @@ func errorType(status int) string {
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
+	encodeJSON(w, v) // the client is gone if this fails
+}
+
+// encodeJSON writes v and a line break, with <, > and & as they are: nothing here is embedded in HTML.
+func encodeJSON(w io.Writer, v any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
-	encoder.Encode(v) // the client is gone if this fails
+	return encoder.Encode(v)
 }
 
 // refuseWithoutModel answers for a route that needs a model: 503 with the progress while it loads, or the reason why

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"covey/daemon"
+	"covey/engine"
+)
+
+type benchCmd struct {
+	What                string `arg:"" help:"decode: tokens one after another; prefill: a prompt at once; read: bytes from memory; kernels: products of each form." enum:"decode,prefill,read,kernels" default:"decode"`
+	daemon.EngineConfig `embed:""`
+	Runs                int  `help:"Measured runs; medians are over them. One run before them is not counted." default:"5" placeholder:"N"`
+	Prompt              int  `help:"Prompt tokens." default:"512" placeholder:"N"`
+	Tokens              int  `help:"Tokens to generate in a decode run." default:"128" placeholder:"N"`
+	JSON                bool `name:"json" help:"Print one JSON object as the last line, and nothing else on standard output."`
+}
+
+// benchReport is the last line. Speeds are medians over the runs.
+type benchReport struct {
+	Decode        float64   `json:"decode_tok_s"`
+	Prefill       float64   `json:"prefill_tok_s"`
+	BytesPerToken int64     `json:"bytes_per_token"`
+	Read          float64   `json:"read_gb_s"` // what reading alone reaches, the widest loads on every thread
+	Used          float64   `json:"used_gb_s"` // bytes_per_token * decode_tok_s
+	Runs          int       `json:"runs"`
+	DecodeRuns    []float64 `json:"decode_runs,omitempty"`
+	PrefillRuns   []float64 `json:"prefill_runs,omitempty"`
+	ReadRuns      []float64 `json:"read_runs,omitempty"`
+	PromptTokens  int       `json:"prompt_tokens"`
+	Tokens        int       `json:"tokens"`
+	Model         string    `json:"model"`
+	NumericsID    string    `json:"numerics_id"`
+	ISA           string    `json:"isa"`
+	Threads       int       `json:"threads"`
+	Version       string    `json:"version"`
+}
+
+// Run measures on a model that does nothing else.
+func (c *benchCmd) Run(con *console) error {
+	ctx := con.untilInterrupted()
+	if c.Runs < 1 || c.Runs > 1000 || c.Prompt < 1 || c.Tokens < 2 {
+		return &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: "bench: --runs is 1 to 1000, --prompt at least 1, --tokens at least 2"}
+	}
+	if c.What == "kernels" {
+		return c.kernels(con)
+	}
+	eng, err := openEngine(ctx, con, c.EngineConfig)
+	if err != nil {
+		return err
+	}
+	defer eng.Close()
+	info := eng.Model()
+	report := benchReport{Runs: c.Runs, PromptTokens: c.Prompt, BytesPerToken: info.BytesPerToken, Model: info.ID, NumericsID: info.NumericsID, ISA: info.ISA, Threads: info.Threads, Version: version}
+	if c.What == "read" {
+		report.PromptTokens = 0
+		report.ReadRuns = readSpeed(info.Threads, c.Runs)
+		report.Read = median(report.ReadRuns)
+		return c.print(con, report)
+	}
+	request := engine.Request{Prompt: benchPrompt(info, c.Prompt), MaxTokens: 1, IgnoreEOS: true, Logprobs: -1}
+	if c.What == "decode" {
+		request.MaxTokens = c.Tokens
+	}
+	report.Tokens = request.MaxTokens
+	for i := range c.Runs + 1 {
+		con.progress("measuring", int64(i), int64(c.Runs+1))
+		result, err := answer(ctx, eng, request, func(engine.Output) {})
+		if err != nil {
+			con.clear()
+			return err
+		}
+		if i == 0 { // warms caches and pages
+			continue
+		}
+		report.PrefillRuns = append(report.PrefillRuns, rate(result.PromptTokens-result.CachedTokens, result.PrefillNanos))
+		if c.What == "decode" {
+			report.DecodeRuns = append(report.DecodeRuns, rate(len(result.Tokens)-1, result.DecodeNanos))
+		}
+	}
+	con.clear()
+	report.Prefill, report.Decode = median(report.PrefillRuns), median(report.DecodeRuns)
+	report.Used = float64(report.BytesPerToken) * report.Decode / 1e9
+	report.ReadRuns = readSpeed(info.Threads, 3)
+	report.Read = median(report.ReadRuns)
+	return c.print(con, report)
+}
+
+// kernels needs no model.
+func (c *benchCmd) kernels(con *console) error {
+	rates, err := kernelSpeeds(c.ISA, c.Threads, c.Runs)
+	if err != nil {
+		return inputError("bench", "choose another --isa", "measuring kernels", err)
+	}
+	if c.JSON {
+		return con.json(map[string]any{"kernels": rates, "runs": c.Runs, "version": version})
+	}
+	for _, r := range rates {
+		fmt.Fprintf(con.out, "%-5s [%d, %d] x %2d rows  %7.1f GB/s of weights (%.1f to %.1f)  %7.1f Gop/s\n", r.Form, r.Out, r.In, r.Rows, r.GBs, slices.Min(r.RunsGBs), slices.Max(r.RunsGBs), r.Gops)
+	}
+	return nil
+}
+
+func (c *benchCmd) print(con *console, r benchReport) error {
+	if c.JSON {
+		return con.json(r)
+	}
+	fmt.Fprintf(con.out, "%s, %s, %d threads, numerics %s\n", r.Model, r.ISA, r.Threads, r.NumericsID)
+	line := func(name string, runs []float64, unit string) {
+		if len(runs) > 0 {
+			fmt.Fprintf(con.out, "%-8s %8.1f %s (median of %d; %.1f to %.1f)\n", name, median(runs), unit, len(runs), slices.Min(runs), slices.Max(runs))
+		}
+	}
+	line("prefill", r.PrefillRuns, "tokens/s")
+	line("decode", r.DecodeRuns, "tokens/s")
+	line("read", r.ReadRuns, "GB/s")
+	if r.Used > 0 {
+		fmt.Fprintf(con.out, "decode reads %.1f MB of weights a token: %.1f GB/s, %.0f %% of reading alone\n", float64(r.BytesPerToken)/1e6, r.Used, 100*r.Used/r.Read)
+	}
+	return nil
+}
+
+// benchPrompt is n tokens that wander through the vocabulary, so that routing is spread as real text spreads it.
+func benchPrompt(info engine.ModelInfo, n int) []int32 {
+	prompt := make([]int32, n)
+	for i := range prompt {
+		prompt[i] = int32((1000 + 7919*i) % info.Vocab)
+	}
+	return prompt
+}
+
+// median of runs; 0 when there are none.
+func median(runs []float64) float64 {
+	if len(runs) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(runs))
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return (sorted[middle-1] + sorted[middle]) / 2
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"covey/daemon"
+	"covey/engine"
+)
+
+// bundled is the folder of the model that comes with Covey.
+const bundled = "models/smollm2-moe-32x"
+
+// modelFolder returns the named folder, or finds the bundled model beside the working directory, the executable or the
+// executable's parent folder.
+func modelFolder(named string) (string, error) {
+	if named != "" {
+		if info, err := os.Stat(named); err != nil || !info.IsDir() {
+			return named, &daemon.Error{Kind: daemon.KindInput, Code: "model", Message: named + " is not a model folder", Hint: "give a folder with config.json, tokenizer.json and safetensors files", Err: err}
+		}
+		return named, nil
+	}
+	places := []string{"."}
+	if exe, err := os.Executable(); err == nil {
+		if real, err := filepath.EvalSymlinks(exe); err == nil {
+			exe = real
+		}
+		places = append(places, filepath.Dir(exe), filepath.Dir(filepath.Dir(exe)))
+	}
+	for _, place := range places {
+		dir := filepath.Join(place, filepath.FromSlash(bundled))
+		if _, err := os.Stat(filepath.Join(dir, "config.json")); err == nil {
+			return dir, nil
+		}
+	}
+	return "", &daemon.Error{Kind: daemon.KindInput, Code: "model", Message: "the bundled model (" + bundled + ") is not beside the working directory or the program", Hint: "choose a model with --model DIR"}
+}
+
+// openEngine opens the model of a verb, drawing progress.
+func openEngine(ctx context.Context, con *console, c daemon.EngineConfig) (*engine.Engine, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	dir, err := modelFolder(c.Model)
+	if err != nil {
+		return nil, err
+	}
+	c.Model = dir
+	config := c.Engine()
+	config.Logger = slog.New(slog.DiscardHandler)
+	eng, err := engine.Open(ctx, config, func(done, total int64) { con.progress("loading", done, total) })
+	con.clear()
+	if err != nil {
+		return nil, inputError("model", "covey doctor --model "+dir+" names what is wrong", "opening the model in "+dir, err)
+	}
+	return eng, nil
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"covey/daemon"
+	"covey/engine"
+)
+
+type runCmd struct {
+	daemon.EngineConfig `embed:""`
+	samplingFlags       `embed:""`
+	Prompt              string   `help:"The prompt; - reads standard input." required:"" placeholder:"TEXT"`
+	System              string   `help:"System message." placeholder:"TEXT"`
+	Raw                 bool     `help:"Send the prompt as it is, without the model's chat template."`
+	MaxTokens           int      `help:"Most tokens of the answer." default:"512" placeholder:"N"`
+	Stop                []string `help:"Text that ends the answer." placeholder:"TEXT" sep:"none"`
+	IgnoreEOS           bool     `name:"ignore-eos" help:"Go on after the end-of-answer token."`
+	JSON                bool     `name:"json" help:"Print one JSON object instead of the text."`
+}
+
+// maxPrompt bounds a prompt from standard input, in bytes.
+const maxPrompt = 16 << 20
+
+// runReport is what run --json prints.
+type runReport struct {
+	Text         string  `json:"text"`
+	Tokens       int     `json:"tokens"`
+	PromptTokens int     `json:"prompt_tokens"`
+	Prefill      float64 `json:"prefill_tok_s"`
+	Decode       float64 `json:"decode_tok_s"` // after the first token
+	FirstToken   float64 `json:"ttft_ms"`
+	Hash         string  `json:"hash"` // over the logits' bits of the last prompt row and of every token
+	IDs          []int32 `json:"ids"`
+	Finish       string  `json:"finish"`
+	Seed         uint64  `json:"seed"`
+	Model        string  `json:"model"`
+	NumericsID   string  `json:"numerics_id"`
+	ISA          string  `json:"isa"`
+	Threads      int     `json:"threads"`
+}
+
+// Run answers one prompt and prints the answer as it comes, or a report.
+func (c *runCmd) Run(con *console) error {
+	ctx := con.untilInterrupted()
+	if c.Prompt == "-" {
+		raw, err := io.ReadAll(io.LimitReader(con.in, maxPrompt+1))
+		if err != nil || len(raw) > maxPrompt {
+			return inputError("prompt", "", fmt.Sprintf("reading the prompt (at most %d bytes)", maxPrompt), err)
+		}
+		c.Prompt = string(raw)
+	}
+	eng, err := openEngine(ctx, con, c.EngineConfig)
+	if err != nil {
+		return err
+	}
+	defer eng.Close()
+	var prompt []int32
+	if c.Raw {
+		prompt, err = eng.Tokenizer().Encode(c.Prompt, true)
+	} else {
+		prompt, err = encodeChat(ctx, eng, c.System, []turn{{"user", c.Prompt}})
+	}
+	if err != nil {
+		return inputError("prompt", "try --raw", "turning the prompt into tokens", err)
+	}
+	if c.MaxTokens < 1 {
+		return &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: "--max-tokens: choose 1 or more"}
+	}
+	r := engine.Request{
+		Prompt: prompt, MaxTokens: min(c.MaxTokens, max(1, eng.Model().Context-len(prompt))), Sampling: c.params(eng.Defaults()),
+		Stops: c.Stop, IgnoreEOS: c.IgnoreEOS, Logprobs: -1, Hash: true,
+	}
+	var text strings.Builder
+	result, err := answer(ctx, eng, r, func(out engine.Output) {
+		switch out.Kind {
+		case engine.KindPrefill:
+			con.progress("reading", int64(out.Done), int64(out.Total))
+		case engine.KindToken:
+			con.clear()
+			text.WriteString(out.Text)
+			if !c.JSON {
+				io.WriteString(con.out, out.Text)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if !c.JSON {
+		fmt.Fprintln(con.out)
+		fmt.Fprintln(con.err, con.dim(summary(result)))
+		return nil
+	}
+	info := eng.Model()
+	return con.json(runReport{
+		Text: text.String(), Tokens: len(result.Tokens), PromptTokens: result.PromptTokens, Prefill: rate(result.PromptTokens-result.CachedTokens, result.PrefillNanos),
+		Decode: rate(len(result.Tokens)-1, result.DecodeNanos), FirstToken: float64(result.QueueNanos+result.PrefillNanos) / 1e6, Hash: result.Hash,
+		IDs: result.Tokens, Finish: result.Finish, Seed: r.Sampling.Seed, Model: info.ID, NumericsID: info.NumericsID, ISA: info.ISA, Threads: info.Threads,
+	})
+}
+
+// answer runs a request to its end, handing its outputs to show. An interrupted request is an error.
+func answer(ctx context.Context, eng *engine.Engine, r engine.Request, show func(engine.Output)) (*engine.Result, error) {
+	stream, err := eng.Submit(ctx, r)
+	if err != nil {
+		return nil, inputError("prompt", "shorten the prompt or change the flags", "the engine does not accept the request", err)
+	}
+	for {
+		out, err := stream.Next(context.WithoutCancel(ctx)) // the request itself ends with ctx
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		show(out)
+	}
+	result := stream.Result()
+	switch result.Finish {
+	case engine.FinishCancel:
+		return result, context.Canceled
+	case engine.FinishError:
+		return result, inputError("generation", "", "the answer failed", result.Err)
+	}
+	return result, nil
+}
+
+// rate is n things over a time, each second.
+func rate(n int, nanos int64) float64 {
+	if n <= 0 || nanos <= 0 {
+		return 0
+	}
+	return float64(n) / (float64(nanos) / 1e9)
+}
+
+// summary is a line of figures about an answer.
+func summary(r *engine.Result) string {
+	return fmt.Sprintf("%d prompt tokens at %.0f/s, first token after %.0f ms, %d tokens at %.1f/s, finish: %s",
+		r.PromptTokens, rate(r.PromptTokens-r.CachedTokens, r.PrefillNanos), float64(r.QueueNanos+r.PrefillNanos)/1e6, len(r.Tokens), rate(len(r.Tokens)-1, r.DecodeNanos), r.Finish)
+}
