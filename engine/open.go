@@ -109,9 +109,11 @@ func (e *Engine) open(ctx context.Context, c Config, checkpoint *weights.Checkpo
 	info := e.model.Info()
 	e.describe(c, spec, info)
 	e.scheduler, err = sched.New(sched.Options{
-		Model:       stepper{e.model},
-		KV:          kv.New(info.KVPages, e.model.ZeroPage),
-		Decoder:     func() sched.Decoder { return &decoder{Stream: e.tokenizer.Stream(true, keep...)} },
+		Model: stepper{e.model},
+		KV:    kv.New(info.KVPages, e.model.ZeroPage),
+		Decoder: func() sched.Decoder {
+			return &decoder{Stream: e.tokenizer.Stream(true, keep...), tokenizer: e.tokenizer}
+		},
 		Shape:       info.Shape,
 		ExpertBytes: info.RecordBytes,
 		Vocab:       spec.Vocab,
@@ -153,21 +155,6 @@ func (s stepper) NewBan(experts []Expert) (*model.Ban, error) {
 	}
 	return s.Model.NewBan(list)
 }
-
-// decoder is the tokenizer's stream as the scheduler wants it.
-type decoder struct {
-	*tokenizer.Stream
-	pending bool
-}
-
-func (d *decoder) Push(token int32) string {
-	text := d.Stream.Push(token)
-	d.pending = text == ""
-	return text
-}
-
-// Pending reports that the latest token gave no text, so that an incomplete character may be kept.
-func (d *decoder) Pending() bool { return d.pending }
 
 func (e *Engine) describe(c Config, spec *model.Spec, info model.Info) {
 	name := c.Dir
