@@ -82,8 +82,8 @@ func (c *Cache) Capacity() int { return len(c.used) * PageTokens }
 // Available is the number of pages that Reserve could still hand out: free ones and idle ones.
 func (c *Cache) Available() int { return len(c.free) + c.idle.Len() }
 
-// PagesFor is the number of pages that n tokens need.
-func PagesFor(n int) int { return (n + PageTokens - 1) / PageTokens }
+// pagesFor is the number of pages that n tokens need.
+func pagesFor(n int) int { return (n + PageTokens - 1) / PageTokens }
 
 // Open starts a sequence of owner whose first tokens are prompt and returns it with as many leading whole pages as the
 // index holds for that owner, limited to reuse tokens (0 = start empty). The tokens covered count as written: Len says
@@ -112,7 +112,7 @@ func (c *Cache) Open(owner string, prompt []int32, reuse int) *Sequence {
 // Reserve makes sure that positions 0..n-1 have pages. On ErrFull the sequence is as before.
 func (s *Sequence) Reserve(n int) error {
 	s.open()
-	need := PagesFor(n) - len(s.pages)
+	need := pagesFor(n) - len(s.pages)
 	if need <= 0 {
 		return nil
 	}

@@ -101,7 +101,6 @@ type Tensors struct {
 // Checkpoint is one open model folder: its tensors, its configuration and how packed matrices are to be read.
 type Checkpoint struct {
 	Tensors
-	dir    string
 	config []byte
 	scheme *scheme // nil = nothing is quantised
 	hash   string
@@ -114,7 +113,7 @@ func Open(dir string) (*Checkpoint, error) {
 	if err != nil {
 		return nil, fmt.Errorf("weights: opening model folder: %w", err)
 	}
-	c := &Checkpoint{Tensors: Tensors{root: root, byName: map[string]Tensor{}}, dir: dir}
+	c := &Checkpoint{Tensors: Tensors{root: root, byName: map[string]Tensor{}}}
 	if err := c.open(); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
@@ -187,9 +186,6 @@ func (t *Tensors) Close() error {
 	t.files = nil
 	return errors.Join(append(errs, t.root.Close())...)
 }
-
-// Dir is the folder as given to Open.
-func (c *Checkpoint) Dir() string { return c.dir }
 
 // Config is the content of config.json; read only.
 func (c *Checkpoint) Config() []byte { return c.config }
