@@ -11,11 +11,7 @@
 // texts; affinity p(c|e) = mean share in c / sum over topics; lift = mean share in c / mean over topics = C * p(c|e).
 package atlas
 
-import (
-	"time"
-
-	"covey/engine/route"
-)
+import "time"
 
 // Kind tells where an atlas's numbers come from.
 type Kind string
@@ -29,21 +25,28 @@ const (
 // Atlas is the result of a probe run over one model: a document that a reader can reject from its own contents.
 // Immutable once made; safe for concurrent readers.
 type Atlas struct {
-	Format     string      `json:"format"`  // "covey.atlas"
-	Version    int         `json:"version"` // of the file format
-	ID         string      `json:"id"`      // hex SHA-256 over what was measured: equal runs have equal ids
-	Name       string      `json:"name"`
-	Kind       Kind        `json:"kind"`
-	Created    time.Time   `json:"created"`
-	Provenance Provenance  `json:"provenance"`
-	Shape      route.Shape `json:"shape"`
-	Topics     []string    `json:"topics"`  // [C], in the order of every per-topic array
-	Experts    []Expert    `json:"experts"` // [layers*E], by layer then id; imported atlases may hold fewer
-	Labels     []Label     `json:"labels"`  // by layer, id, topic
-	Layers     []Layer     `json:"layers"`  // per MoE layer; nil when imported
-	Controls   Controls    `json:"controls"`
-	Sealed     *Sealed     `json:"sealed,omitempty"` // nil when the set has no sealed probes
-	Summary    Summary     `json:"summary"`
+	Format     string     `json:"format"`  // "covey.atlas"
+	Version    int        `json:"version"` // of the file format
+	ID         string     `json:"id"`      // hex SHA-256 over what was measured: equal runs have equal ids
+	Name       string     `json:"name"`
+	Kind       Kind       `json:"kind"`
+	Created    time.Time  `json:"created"`
+	Provenance Provenance `json:"provenance"`
+	Shape      Shape      `json:"shape"`
+	Topics     []string   `json:"topics"`  // [C], in the order of every per-topic array
+	Experts    []Expert   `json:"experts"` // [layers*E], by layer then id; imported atlases may hold fewer
+	Labels     []Label    `json:"labels"`  // by layer, id, topic
+	Layers     []Layer    `json:"layers"`  // per MoE layer; nil when imported
+	Controls   Controls   `json:"controls"`
+	Sealed     *Sealed    `json:"sealed,omitempty"` // nil when the set has no sealed probes
+	Summary    Summary    `json:"summary"`
+}
+
+// Shape is the routing geometry of the model, or of what an import holds.
+type Shape struct {
+	Layers  []int `json:"layers"`  // model layer index of each MoE layer, ascending
+	Experts int   `json:"experts"` // routed experts a layer
+	TopK    int   `json:"top_k"`   // experts chosen for each position; 0 when imported
 }
 
 // Provenance says what was measured with what, so that the run can be repeated.
@@ -89,17 +92,17 @@ type Expert struct {
 	Layer       int       `json:"layer"` // model layer index
 	ID          int       `json:"id"`
 	State       State     `json:"state"`
-	Counts      []int64   `json:"counts"`          // selections over the open texts of each topic; nil where an import has none
-	Prompts     int       `json:"prompts"`         // open texts that selected it at least once
-	Share       []float64 `json:"share"`           // mean share of each topic; affinities when imported
-	Mass        []float64 `json:"mass"`            // mean router weight per token of each topic; nil when imported
-	Low         []float64 `json:"lift_low"`        // lower 95 % bound of the lift (bootstrap-t)
-	High        []float64 `json:"lift_high"`       // upper bound
-	P           []float64 `json:"p"`               // corrected over the family (max-T)
-	Q           []float64 `json:"q"`               // Benjamini-Hochberg over the family
-	Support     []float64 `json:"support"`         // part of the topic's texts that selected it
-	Specificity float64   `json:"specificity"`     // 1 - H/ln C minus its mean under permuted labels; 0..1 or slightly below 0
-	Claim       string    `json:"claim,omitempty"` // an imported file's own label
+	Counts      []int64   `json:"counts,omitempty"`    // selections over the open texts of each topic; nil where an import has none
+	Prompts     int       `json:"prompts"`             // open texts that selected it at least once
+	Share       []float64 `json:"share"`               // mean share of each topic; affinities when imported
+	Mass        []float64 `json:"mass,omitempty"`      // mean router weight per token of each topic; nil when imported
+	Low         []float64 `json:"lift_low,omitempty"`  // lower 95 % bound of the lift (bootstrap-t)
+	High        []float64 `json:"lift_high,omitempty"` // upper bound
+	P           []float64 `json:"p,omitempty"`         // corrected over the family (max-T)
+	Q           []float64 `json:"q,omitempty"`         // Benjamini-Hochberg over the family
+	Support     []float64 `json:"support,omitempty"`   // part of the topic's texts that selected it
+	Specificity float64   `json:"specificity"`         // 1 - H/ln C minus its mean under permuted labels; 0..1 or slightly below 0
+	Claim       string    `json:"claim,omitempty"`     // an imported file's own label
 }
 
 // Selections is the sum of Counts.

@@ -108,7 +108,7 @@ func (a *Atlas) WriteColibriV2(w io.Writer) error {
 			Layer: e.Layer, Expert: e.ID, Total: e.Selections(), Spec: decimals(e.rawSpecificity(), 4), TopTopic: a.Topics[top],
 			TopLift: decimals(e.Lift(top), 3), P: map[string]float64{},
 		}
-		if e.Support != nil && a.Provenance.Open > 0 {
+		if len(e.Support) > 0 && a.Provenance.Open > 0 {
 			texts := a.Provenance.Open / len(a.Topics)
 			x.Reliability = fmt.Sprintf("%.0f/%d", e.Support[top]*float64(texts), texts)
 		}

@@ -28,7 +28,7 @@ func (a *Atlas) WriteCSV(w io.Writer) error {
 		return fmt.Errorf("atlas: writing CSV: %w", err)
 	}
 	cell := func(v []float64, c int) string {
-		if v == nil {
+		if len(v) == 0 {
 			return ""
 		}
 		return strconv.FormatFloat(v[c], 'g', -1, 64)
@@ -37,7 +37,7 @@ func (a *Atlas) WriteCSV(w io.Writer) error {
 		e := &a.Experts[i]
 		for c, topic := range a.Topics {
 			selections := ""
-			if e.Counts != nil {
+			if len(e.Counts) > 0 {
 				selections = strconv.FormatInt(e.Counts[c], 10)
 			}
 			err := out.Write([]string{

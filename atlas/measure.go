@@ -155,7 +155,7 @@ func (m *measurement) start(observed map[string]*Observation) {
 		name = info.Name + ", " + m.set.Name
 	}
 	a := &Atlas{
-		Format: Format, Version: Version, Name: name, Kind: Measured, Shape: info.Shape, Topics: m.set.Topics,
+		Format: Format, Version: Version, Name: name, Kind: Measured, Shape: Shape(info.Shape), Topics: m.set.Topics,
 		Provenance: Provenance{
 			ModelID: info.ID, ModelName: info.Name, Architecture: info.Architecture, ModelHash: info.Hash,
 			NumericsID: info.NumericsID, Numerics: info.Numerics, ProbeSet: m.set.Name, ProbeSetHash: m.set.Hash,

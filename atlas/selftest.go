@@ -61,7 +61,7 @@ func (p *Planted) compare(a *Atlas) *Selftest {
 		if r.kind == specialist {
 			planted[r.lift]++
 		}
-		if e.Low == nil {
+		if len(e.Low) == 0 {
 			continue
 		}
 		for c := range a.Topics {
