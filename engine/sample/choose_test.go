@@ -198,7 +198,7 @@ func TestLogprobsListTheMostLikelyFirst(t *testing.T) {
 func zipf() []float32 {
 	logits := make([]float32, 49152)
 	for i := range logits {
-		logits[i*40503%len(logits)] = float32(15 - 1.5*math.Log(float64(1+i)))
+		logits[i*40505%len(logits)] = float32(15 - 1.5*math.Log(float64(1+i)))
 	}
 	return logits
 }
