@@ -34,7 +34,7 @@ type ModelInfo struct {
 	ID            string      // stable id shown to API users: the folder's base name
 	Name          string      // human title
 	Architecture  string      // config.json's model_type
-	Hash          string      // hex SHA-256 over names, shapes and bytes of all tensors' files' headers and sizes, config and tokenizer
+	Hash          string      // identity of the checkpoint, see weights.Checkpoint.Hash
 	NumericsID    string      // numerics rule version, mode, activations, weight forms, KV form (short hash)
 	Numerics      string      // the same, spelled out
 	Layers        int         // transformer layers
