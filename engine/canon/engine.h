@@ -104,14 +104,18 @@ typedef struct {
   uint64_t seed;
   uint32_t choice, position;
 } canon_sampling;
-// The drawn token; -1 if a logit is not finite, -2 without memory, -3 if no token may be drawn. Logits are not modified.
-int32_t canon_sample(const float *logits, int32_t n, const canon_sampling *s, const int32_t *bias_ids, const float *bias, const int32_t *seen_ids, const int32_t *count_ids, const int32_t *counts);
+// The drawn token; -1 if a logit is not finite, -3 if no token may be drawn. Logits are not modified. scratch has room for
+// 3 * n uint64; ids in lists are in range.
+int32_t canon_sample(const float *logits, int32_t n, const canon_sampling *s, const int32_t *bias_ids, const float *bias, const int32_t *seen_ids, const int32_t *count_ids, const int32_t *counts, uint64_t *scratch);
 uint32_t canon_random(uint64_t seed, uint32_t choice, uint32_t position);
 int32_t canon_argmax(const float *logits, int32_t n);
 // Log probabilities: of id (returned in *out) and of the k most likely tokens. Returns how many there are, -1 if a logit is
 // not finite.
 int32_t canon_logprobs(const float *logits, int32_t n, int32_t id, float *out, int32_t *top, float *top_out, int32_t k);
 int canon_all_finite(const float *x, int32_t n);
+
+// Reads bytes (a multiple of 512) once a round with all threads; seconds [rounds].
+void canon_read_probe(canon_pool *pool, const void *mem, int64_t bytes, int32_t rounds, double *seconds);
 
 // The written rules one value at a time (rule.c).
 enum { CANON_EXP, CANON_LOG, CANON_LOG1P, CANON_TANH, CANON_SIGMOID, CANON_SILU, CANON_SOFTPLUS };

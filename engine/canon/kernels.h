@@ -53,6 +53,9 @@ typedef struct {
   void (*store)(int32_t form, const float *x, int32_t n, void *out);
   void (*attend)(const canon_attend *a);
   int (*finite)(const float *x, int32_t n);
+  float (*highest)(const float *x, int32_t n);                        // largest of finite values; -inf for none
+  float (*exp_sum)(const float *x, float m, int32_t n);               // sum of exp(x - m) in 32 lanes and the tree
+  uint64_t (*read)(const void *p, int64_t n);                         // a checksum with the widest loads; n is a multiple of 512
 } canon_kernels;
 
 const canon_kernels *canon_kernels_portable(void);

@@ -135,10 +135,53 @@ static void lanes_fold(float *y, const float *x, float old, float fresh, int32_t
 // max(lo, y) and min(hi, y) return their second operand for NaN, which keeps it.
 static void lanes_clamp(float *y, float lo, float hi, int32_t n) { const float *x = y, *z = y; vf s = v_set(lo), t = v_set(hi); ELEMENTWISE(v_min(t, v_max(s, a))) }
 
+// x - x is 0 for finite x and NaN otherwise, and NaN survives additions.
 static int lanes_finite(const float *x, int32_t n) {
-  uint32_t top = 0;
-  for (int32_t i = 0; i < n; i++) { uint32_t a = canon_bits(x[i]) & 0x7fffffffu; top = a > top ? a : top; }
-  return top < 0x7f800000u;
+  vf acc = v_set(0);
+  int32_t i = 0;
+  for (; i + VL <= n; i += VL) { vf v = v_load(x + i); acc = v_add(acc, v_sub(v, v)); }
+  if (i < n) { vf v = v_load_n(x + i, n - i); acc = v_add(acc, v_sub(v, v)); }
+  float lane[VL], sum = 0;
+  v_store(lane, acc);
+  for (int l = 0; l < VL; l++) sum += lane[l];
+  return sum == 0;
+}
+
+static float lanes_highest(const float *x, int32_t n) {
+  vf a = v_set(-canon_inf()), b = a;
+  int32_t i = 0;
+  for (; i + 2 * VL <= n; i += 2 * VL) { a = v_max(v_load(x + i), a); b = v_max(v_load(x + i + VL), b); }
+  float m = v_highest(v_max(a, b));
+  for (; i < n; i++) m = canon_max(x[i], m);
+  return m;
+}
+
+static float lanes_exp_sum(const float *x, float m, int32_t n) {
+  vf lane[VECTORS], mm = v_set(m);
+  UNROLL(4)
+  for (int v = 0; v < VECTORS; v++) lane[v] = v_set(0);
+  int32_t i = 0;
+  for (; i + CANON_LANES <= n; i += CANON_LANES)
+    UNROLL(4)
+    for (int v = 0; v < VECTORS; v++) lane[v] = v_add(lane[v], v_exp(v_sub(v_load(x + i + v * VL), mm)));
+  UNROLL(4)
+  for (int v = 0; v < VECTORS; v++) {
+    int left = n - i - v * VL;
+    if (left > 0) lane[v] = v_keep_n(v_add(lane[v], v_exp(v_sub(v_load_n(x + i + v * VL, left), mm))), lane[v], left);
+  }
+  return v_tree(lane);
+}
+
+static uint64_t lanes_read(const void *from, int64_t n) {
+  const uint8_t *p = from;
+  vx a = x_zero(), b = a, c = a, d = a;
+  for (int64_t i = 0; i < n; i += 4 * (int64_t)sizeof a) {
+    a = x_load_xor(a, p + i);
+    b = x_load_xor(b, p + i + sizeof a);
+    c = x_load_xor(c, p + i + 2 * sizeof a);
+    d = x_load_xor(d, p + i + 3 * sizeof a);
+  }
+  return x_fold(a) ^ x_fold(b) ^ x_fold(c) ^ x_fold(d);
 }
 
 static void lanes_rotate(float *x, int32_t rot, int pairs, const float *c, const float *s) {
@@ -270,4 +313,5 @@ static void lanes_attend(const canon_attend *a) {
   {.quantise = QUANTISE, .product = PRODUCT, .norm = lanes_norm, .swiglu = lanes_swiglu, .add = lanes_add,               \
    .add_scaled = lanes_add_scaled, .scale = lanes_scale, .clamp = lanes_clamp, .accumulate = lanes_accumulate,           \
    .exp_minus = lanes_exp_minus, .sigmoid = lanes_sigmoid, .divide = lanes_divide, .fold = lanes_fold, .rotate = lanes_rotate,                     \
-   .store = lanes_store, .attend = lanes_attend, .finite = lanes_finite}
+   .store = lanes_store, .attend = lanes_attend, .finite = lanes_finite,             \
+   .highest = lanes_highest, .exp_sum = lanes_exp_sum, .read = lanes_read}

@@ -39,6 +39,10 @@ static inline float v_halves(__m256 s) {
 static inline float v_tree(vf acc[4]) {
   return v_halves(v_add(v_add(acc[0], acc[2]), v_add(acc[1], acc[3])));           // (l, l+16), then (l, l+8)
 }
+typedef __m256i vx;
+static inline vx x_zero(void) { return _mm256_setzero_si256(); }
+static inline vx x_load_xor(vx a, const uint8_t *p) { return _mm256_xor_si256(a, _mm256_loadu_si256((const __m256i *)p)); }
+static inline uint64_t x_fold(vx a) { uint64_t v[4]; memcpy(v, &a, 32); return v[0] ^ v[1] ^ v[2] ^ v[3]; }
 static inline float v_highest(vf a) {
   __m128 m = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
   m = _mm_max_ps(m, _mm_movehl_ps(m, m));

@@ -40,6 +40,10 @@ static inline float v_tree(vf acc[2]) {
   vf s = v_add(acc[0], acc[1]);                                                   // (l, l+16)
   return v_halves(_mm256_add_ps(_mm512_castps512_ps256(s), _mm512_extractf32x8_ps(s, 1)));   // (l, l+8)
 }
+typedef __m512i vx;
+static inline vx x_zero(void) { return _mm512_setzero_si512(); }
+static inline vx x_load_xor(vx a, const uint8_t *p) { return _mm512_xor_si512(a, _mm512_loadu_si512(p)); }
+static inline uint64_t x_fold(vx a) { uint64_t v[8]; memcpy(v, &a, 64); return v[0] ^ v[1] ^ v[2] ^ v[3] ^ v[4] ^ v[5] ^ v[6] ^ v[7]; }
 static inline float v_highest(vf a) {
   __m256 h = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
   __m128 m = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));

@@ -6,7 +6,6 @@
 #define DOT_OUTPUTS 1
 #define DOT_ROWS 1
 typedef float vf;
-typedef int vm;
 static inline vf v_load(const float *p) { return *p; }
 static inline vf v_load_n(const float *p, int n) { (void)n; return *p; }
 static inline void v_store(float *p, vf v) { *p = v; }
@@ -28,4 +27,8 @@ static inline vf v_from_bf16(const uint16_t *p) { return canon_from_bf16(*p); }
 static inline vf v_from_bf16_n(const uint16_t *p, int n) { (void)n; return canon_from_bf16(*p); }
 static inline void v_to_f16(uint16_t *p, vf v) { *p = canon_to_f16(v); }
 static inline float v_tree(vf acc[32]) { return canon_tree(acc); }
+typedef uint64_t vx;
+static inline vx x_zero(void) { return 0; }
+static inline vx x_load_xor(vx a, const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return a ^ v; }
+static inline uint64_t x_fold(vx a) { return a; }
 static inline float v_highest(vf a) { return a; }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"unsafe"
 )
 
 // Pool is a fixed set of C threads that run programs, one step at a time. The threads sleep while there is no step and
@@ -45,6 +46,35 @@ func (p *Pool) Threads() int { return p.threads }
 
 // ISA is the kernel family.
 func (p *Pool) ISA() ISA { return p.isa }
+
+// ReadProbe reads bytes of memory (rounded down to 64 KiB, at least that) once a round with all threads and the widest loads
+// of the kernel family, and returns bytes per second for each round: the bound of a decode step. The memory is allocated for
+// the call and written once before.
+func (p *Pool) ReadProbe(bytes, rounds int) ([]float64, error) {
+	if rounds <= 0 || rounds > 1000 {
+		return nil, fmt.Errorf("canon: read probe: %d rounds; 1 to 1000 are possible", rounds)
+	}
+	a := NewArena(0)
+	defer a.Close()
+	mem, err := a.Bytes(max(bytes&^(1<<16-1), 1<<16))
+	if err != nil {
+		return nil, fmt.Errorf("canon: read probe: %w", err)
+	}
+	for i := 0; i < len(mem); i += 4096 {
+		mem[i] = 1
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.c == nil {
+		return nil, fmt.Errorf("canon: read probe: the pool is closed")
+	}
+	rates := make([]float64, rounds)
+	C.canon_read_probe(p.c, unsafe.Pointer(&mem[0]), C.int64_t(len(mem)), C.int32_t(rounds), (*C.double)(&rates[0]))
+	for i, s := range rates {
+		rates[i] = float64(len(mem)) / s
+	}
+	return rates, nil
+}
 
 // Close ends the threads after the running step, if any. Closing twice is fine; running a program afterwards is an error.
 func (p *Pool) Close() {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"sync"
 	"unsafe"
 )
 
@@ -42,6 +43,9 @@ type SampleParams struct {
 	Presence  float32
 }
 
+// sampleScratch keeps candidate lists between draws; a list for a large vocabulary is a megabyte.
+var sampleScratch sync.Pool
+
 // first is the address of a list's first element, nil for an empty one.
 func first[T any](s []T) *T { return unsafe.SliceData(s) }
 
@@ -62,6 +66,9 @@ func Sample(logits []float32, p *SampleParams) (int32, error) {
 	if n == 0 {
 		return 0, fmt.Errorf("canon: sampling: no logits")
 	}
+	if !(p.Temperature >= 0) || !(p.Repetition >= 0) {
+		return 0, fmt.Errorf("canon: sampling: temperature %v and repetition penalty %v must not be negative", p.Temperature, p.Repetition)
+	}
 	s := C.canon_sampling{temperature: C.float(p.Temperature), top_p: C.float(p.TopP), min_p: C.float(p.MinP), repetition: C.float(p.Repetition),
 		frequency: C.float(p.Frequency), presence: C.float(p.Presence), top_k: C.int32_t(min(max(p.TopK, 0), n)),
 		seed: C.uint64_t(p.Seed), choice: C.uint32_t(p.Choice), position: C.uint32_t(p.Position)}
@@ -80,12 +87,18 @@ func Sample(logits []float32, p *SampleParams) (int32, error) {
 			return 0, err
 		}
 	}
+	scratch, _ := sampleScratch.Get().(*[]uint64)
+	if scratch == nil {
+		scratch = new([]uint64)
+	}
+	if len(*scratch) < 3*n {
+		*scratch = make([]uint64, 3*n)
+	}
+	defer sampleScratch.Put(scratch)
 	switch t := C.canon_sample((*C.float)(&logits[0]), C.int32_t(n), &s, (*C.int32_t)(first(p.BiasIDs)), (*C.float)(first(p.Bias)),
-		(*C.int32_t)(first(p.SeenIDs)), (*C.int32_t)(first(p.CountIDs)), (*C.int32_t)(first(p.Counts))); t {
+		(*C.int32_t)(first(p.SeenIDs)), (*C.int32_t)(first(p.CountIDs)), (*C.int32_t)(first(p.Counts)), (*C.uint64_t)(&(*scratch)[0])); t {
 	case -1:
 		return 0, fmt.Errorf("canon: sampling: %w among the logits", ErrNonFinite)
-	case -2:
-		return 0, fmt.Errorf("canon: sampling: out of memory for %d logits", n)
 	case -3:
 		return 0, fmt.Errorf("canon: sampling: %w", ErrNoToken)
 	default:

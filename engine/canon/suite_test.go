@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+	"unsafe"
 )
 
 // families runs f once for each instruction set, with a pool of two threads; a set that this processor lacks is skipped by
@@ -190,3 +191,5 @@ func rowsStep(n int) *Step {
 	}
 	return s
 }
+
+func addressOf(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
