@@ -3,13 +3,14 @@ package atlas
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"time"
 
 	"covey/atlas/probes"
 	"covey/engine"
+	"covey/engine/chat"
+	"covey/engine/tokenizer"
 )
 
 // FromEngine makes an open engine a Model. Its forwards are background requests: people's requests go first.
@@ -19,11 +20,14 @@ type engineModel struct{ *engine.Engine }
 
 func (m engineModel) Info() engine.ModelInfo { return m.Model() }
 
-// Encode tokenises a raw text with the special tokens that the tokenizer puts around any text (a beginning-of-text token,
-// say); these are read, not counted.
+// templateDate is the day that templates with a clock see: a prompt must not change from run to run.
+var templateDate = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// Encode tokenises a text. A raw one gets the special tokens that the tokenizer puts around any text (a beginning-of-text
+// token, say); a chat one becomes the user's message in the checkpoint's template. Both are read, not counted.
 func (m engineModel) Encode(p probes.Probe) (Prompt, error) {
-	if p.Kind != probes.Raw {
-		return Prompt{}, fmt.Errorf("kind %q: this model's probes are %q", p.Kind, probes.Raw)
+	if p.Kind == probes.Chat {
+		return m.encodeChat(p.Text)
 	}
 	bare, err := m.Tokenizer().Encode(p.Text, false)
 	if err != nil {
@@ -34,6 +38,51 @@ func (m engineModel) Encode(p probes.Probe) (Prompt, error) {
 		return Prompt{}, err
 	}
 	return enclosed(whole, bare)
+}
+
+// encodeChat counts the positions between the longest beginning and the longest end that the template has without the
+// message: a token that joins the message with the template's own text is left out.
+func (m engineModel) encodeChat(text string) (Prompt, error) {
+	if m.Template() == nil {
+		return Prompt{}, chat.ErrNoTemplate
+	}
+	segments, err := m.Template().Render(context.Background(), []chat.Message{{Role: "user", Content: text}}, chat.Options{Now: templateDate})
+	if err != nil {
+		return Prompt{}, err
+	}
+	first := slices.IndexFunc(segments, func(s tokenizer.Segment) bool { return !s.Trusted })
+	if first < 0 {
+		return Prompt{}, errors.New("the chat template leaves the user's message out")
+	}
+	last := len(segments) - 1
+	for segments[last].Trusted {
+		last--
+	}
+	whole, err := m.Tokenizer().EncodeSegments(segments, false)
+	if err != nil {
+		return Prompt{}, err
+	}
+	head, err := m.Tokenizer().EncodeSegments(segments[:first], false)
+	if err != nil {
+		return Prompt{}, err
+	}
+	tail, err := m.Tokenizer().EncodeSegments(segments[last+1:], false)
+	if err != nil {
+		return Prompt{}, err
+	}
+	return between(whole, head, tail), nil
+}
+
+// between leaves out of whole what it shares with head at its beginning and with tail at its end.
+func between(whole, head, tail []int32) Prompt {
+	p := Prompt{Tokens: whole, To: len(whole)}
+	for p.From < len(head) && p.From < p.To && whole[p.From] == head[p.From] {
+		p.From++
+	}
+	for i := len(tail) - 1; i >= 0 && p.To > p.From && whole[p.To-1] == tail[i]; i-- {
+		p.To--
+	}
+	return p
 }
 
 // enclosed finds the text's own tokens within those of the whole prompt.
