@@ -28,6 +28,12 @@ const (
 	Search   Name = 0x24 // query; "" = the whole list; answered by a patch of the list
 	Settings Name = 0x25 // conversation, then pairs of name and value; value "" = the model's default
 	Measure  Name = 0x26 // conversation, draft text: ack carries its tokens, the context used and the limit
+
+	Follow  Name = 0x40 // "1" or "0": send this connection Pulses from now on, or no longer
+	Survey  Name = 0x41 // atlas ("" = the newest of this model, "-" = none): answered by a Map frame
+	Inspect Name = 0x42 // MoE layer's model index, expert, atlas: answered by a patch of the map's panel
+
+	FollowJobs Name = 0x60 // nothing: patches of the jobs' rows from now on
 )
 
 // Command is what the client sends.

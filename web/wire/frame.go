@@ -13,6 +13,9 @@ const (
 	KindRouting  Kind = 0x86 // Routing
 	KindState    Kind = 0x87 // State
 	KindDetailed Kind = 0x88 // Detailed
+
+	KindPulses Kind = 0xc0 // Pulses
+	KindMap    Kind = 0xc1 // Map
 )
 
 // FrameKind returns the kind of a binary server frame; 0 for an empty one.

@@ -42,6 +42,12 @@ var transcript = []struct {
 	{"server", "Ack of Detail", Ack{Seq: 4}.Append(nil)},
 	{"client", "Regenerate an unknown message", Command{Name: Regenerate, Seq: 5, Args: []string{"zz"}}.Append(nil)},
 	{"server", "Failure", Failure{Seq: 5, Code: "not_found", Message: "the message is not there", Hint: "reload the page"}.Append(nil)},
+	{"client", "Follow the expert map", Command{Name: Follow, Seq: 6, Args: []string{"1"}}.Append(nil)},
+	{"server", "Map with an atlas of one topic", Map{Shape: Shape{Layers: []int{1, 2}, Experts: 2, TopK: 1}, Selections: []float32{4, 0, 1, 3}, Ages: []float32{60, 61, 60, 62},
+		Atlas: "at1", Name: "probes", Topics: []MapTopic{{"code", []float32{2, 1, 0.5, 1}, []float32{1.5, 0.5, 0.25, 0.75}, []float32{3, 2, 0.75, 1.5}}}, Specificity: []float32{0.5, 0, 0.25, 0}}.Append(nil)},
+	{"server", "Pulses: three experts in two steps", Pulses{Number: 1, Rows: 2, Sequences: 1, Cells: []Pulse{{0, 1}, {1, 2}, {40, 1}}}.Append(nil)},
+	{"client", "Inspect expert 1 of layer 2", Command{Name: Inspect, Seq: 7, Args: []string{"2", "1", "at1"}}.Append(nil)},
+	{"client", "Follow the jobs", Command{Name: FollowJobs, Seq: 8}.Append(nil)},
 	{"client", "Ping", Command{Name: Ping}.Append(nil)},
 	{"server", "Pong", Pong()},
 }
@@ -100,6 +106,12 @@ func decode(b []byte) (any, []byte, error) {
 	case KindDetailed:
 		v, err := DecodeDetailed(b)
 		return v, v.Append(nil), err
+	case KindPulses:
+		v, err := DecodePulses(b)
+		return v, v.Append(nil), err
+	case KindMap:
+		v, err := DecodeMap(b)
+		return v, v.Append(nil), err
 	}
 	v, err := DecodeCommand(b)
 	return v, v.Append(nil), err
@@ -148,6 +160,8 @@ func TestHostileCountsAllocateNothing(t *testing.T) {
 		"rows":         append([]byte{byte(KindRouting), 0, 0}, 0xff, 0xff, 0xff, 0x03, 0xff, 0x07, 64, 1, 0, 0, 0, 0),
 		"layers":       append([]byte{byte(KindWelcome), 1, 0, 0, 0, 4, 32}, huge...),
 		"a long int":   {byte(KindState), 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f},
+		"cells":        append([]byte{byte(KindPulses), 0, 0, 0}, huge...),
+		"map topics":   append([]byte{byte(KindMap), 1, 1, 0, 0, 0, 0, 0}, huge...),
 		"alternatives": append([]byte{byte(KindDetailed), 0, 0, 0, 0, 0, 0}, huge...),
 	} {
 		allocated := testing.AllocsPerRun(1, func() {

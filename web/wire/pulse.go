@@ -1,0 +1,146 @@
+package wire
+
+// Pulses is what the engine's routers chose in a short window, over every sequence that ran: answers, API requests and
+// probes alike. Visual: at most ten a second, dropped first when the browser is slow; Number shows a gap.
+//
+//	layout: kind, number uint, rows uint, sequences uint, n uint, n x (skip uint, count uint)
+//
+// The cells that were chosen ascend; skip is the difference to the cell before minus 1 (for the first: the cell).
+// Count is at least 1. A cell is MoE layer * experts + expert.
+type Pulses struct {
+	Number    int // of the window, ascending by 1 while this connection follows
+	Rows      int // rows that the window's steps had
+	Sequences int // sequences that had rows in them
+	Cells     []Pulse
+}
+
+// Pulse is one chosen expert of a window.
+type Pulse struct{ Cell, Count int }
+
+// Append appends the encoded frame to b. Cells must ascend.
+func (p Pulses) Append(b []byte) []byte {
+	b = append(b, byte(KindPulses))
+	b = appendUint(b, uint64(p.Number))
+	b = appendUint(b, uint64(p.Rows))
+	b = appendUint(b, uint64(p.Sequences))
+	b = appendUint(b, uint64(len(p.Cells)))
+	next := 0
+	for _, c := range p.Cells {
+		b = appendUint(b, uint64(c.Cell-next))
+		b = appendUint(b, uint64(c.Count))
+		next = c.Cell + 1
+	}
+	return b
+}
+
+// DecodePulses decodes a Pulses frame.
+func DecodePulses(b []byte) (Pulses, error) {
+	r := open(b, KindPulses)
+	p := Pulses{Number: r.int(), Rows: r.int(), Sequences: r.int()}
+	n := r.count(2, maxCells)
+	if r.err == nil && n > 0 {
+		p.Cells = make([]Pulse, n)
+	}
+	next := 0
+	for i := range p.Cells {
+		skip, count := r.int(), r.int()
+		if r.err == nil && (skip >= maxCells-next || count == 0) {
+			r.fail(ErrLimit)
+		}
+		if r.err != nil {
+			break
+		}
+		p.Cells[i] = Pulse{Cell: next + skip, Count: count}
+		next += skip + 1
+	}
+	return p, r.end()
+}
+
+// maxCells bounds layers times experts of a Map or Pulses frame.
+const maxCells = 1 << 18
+
+// Map is what the expert map shows of every cell. All arrays are [layers, experts]; those of an atlas are empty when
+// there is none. NaN means that nothing is known.
+//
+//	layout:  kind, shape, selections, ages, atlas str, name str, n uint, n x (topic str, lift, low, high), specificity
+//	arrays:  count uint, count x f32
+type Map struct {
+	Shape       Shape
+	Selections  []float32 // in the stored history
+	Ages        []float32 // seconds since the last stored answer that chose the cell; NaN = never
+	Atlas       string    // id in the store; "" = none
+	Name        string    // of the atlas
+	Topics      []MapTopic
+	Specificity []float32 // 1 - H/ln C less its mean under permuted labels
+}
+
+// MapTopic is one topic of a Map's atlas: lift with its 95 % interval.
+type MapTopic struct {
+	Topic           string
+	Lift, Low, High []float32
+}
+
+const maxMapTopics = 256
+
+func appendFloats(b []byte, v []float32) []byte {
+	b = appendUint(b, uint64(len(v)))
+	for _, x := range v {
+		b = appendFloat(b, x)
+	}
+	return b
+}
+
+// floats reads an array that is empty or has one value a cell.
+func (r *reader) floats(cells int) []float32 {
+	n := r.count(4, maxCells)
+	if r.err == nil && n != 0 && n != cells {
+		r.fail(ErrLimit)
+	}
+	if r.err != nil || n == 0 {
+		return nil
+	}
+	v := make([]float32, n)
+	for i := range v {
+		v[i] = r.float()
+	}
+	return v
+}
+
+// Append appends the encoded frame to b.
+func (m Map) Append(b []byte) []byte {
+	b = append(b, byte(KindMap))
+	b = m.Shape.append(b)
+	b = appendFloats(b, m.Selections)
+	b = appendFloats(b, m.Ages)
+	b = appendString(b, m.Atlas)
+	b = appendString(b, m.Name)
+	b = appendUint(b, uint64(len(m.Topics)))
+	for _, t := range m.Topics {
+		b = appendString(b, t.Topic)
+		b = appendFloats(b, t.Lift)
+		b = appendFloats(b, t.Low)
+		b = appendFloats(b, t.High)
+	}
+	return appendFloats(b, m.Specificity)
+}
+
+// DecodeMap decodes a Map frame.
+func DecodeMap(b []byte) (Map, error) {
+	r := open(b, KindMap)
+	m := Map{Shape: r.shape()}
+	cells := len(m.Shape.Layers) * m.Shape.Experts
+	if cells > maxCells {
+		r.fail(ErrLimit)
+	}
+	m.Selections, m.Ages = r.floats(cells), r.floats(cells)
+	m.Atlas, m.Name = r.string(), r.string()
+	n := r.count(4, maxMapTopics)
+	for range n {
+		if r.err != nil {
+			break
+		}
+		m.Topics = append(m.Topics, MapTopic{Topic: r.string(), Lift: r.floats(cells), Low: r.floats(cells), High: r.floats(cells)})
+	}
+	m.Specificity = r.floats(cells)
+	return m, r.end()
+}
