@@ -29,6 +29,7 @@ type cli struct {
 	Chat    chatCmd    `cmd:"" help:"Talk to a model in the terminal."`
 	Run     runCmd     `cmd:"" help:"Answer one prompt."`
 	Check   checkCmd   `cmd:"" help:"Hold the engine to references: oracle, reference, tokenizer."`
+	Atlas   atlasCmd   `cmd:"" help:"Measure, show and convert expert atlases."`
 	Bench   benchCmd   `cmd:"" help:"Measure speed: decode, prefill, read, kernels."`
 	Doctor  doctorCmd  `cmd:"" help:"Say whether this machine is ready, and what to do if not."`
 	Cfg     configCmd  `cmd:"" name:"config" help:"Print the effective settings and where each came from."`

@@ -8,6 +8,7 @@ import (
 
 	"covey/daemon"
 	"covey/engine"
+	"covey/engine/tokenizer"
 )
 
 // bundled is the folder of the model that comes with Covey.
@@ -56,4 +57,17 @@ func openEngine(ctx context.Context, con *console, c daemon.EngineConfig) (*engi
 		return nil, inputError("model", "covey doctor --model "+dir+" names what is wrong", "opening the model in "+dir, err)
 	}
 	return eng, nil
+}
+
+// openTokenizer loads the tokenizer of the named model, or of the bundled one.
+func openTokenizer(model string) (*tokenizer.Tokenizer, error) {
+	dir, err := modelFolder(model)
+	if err != nil {
+		return nil, err
+	}
+	tok, err := tokenizer.Load(filepath.Join(dir, "tokenizer.json"))
+	if err != nil {
+		return nil, inputError("model", "choose a folder with tokenizer.json", "reading the tokenizer", err)
+	}
+	return tok, nil
 }

@@ -1,0 +1,356 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"covey/daemon"
+)
+
+const (
+	testModel     = "../../models/smollm2-moe-32x"
+	testOracles   = "../../engine/check/testdata/oracles"
+	testTokenizer = "../../engine/tokenizer/testdata/kinds/smollm_digits"
+)
+
+// asProgram makes the test binary behave as covey: processes are needed to see signals and exit codes.
+const asProgram = "TEST_RUN_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) == "1" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// covey runs a command line in this process.
+func covey(t *testing.T, environ []string, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(args, environ, &console{in: strings.NewReader(stdin), out: &out, err: &errs})
+	return code, out.String(), errs.String()
+}
+
+func TestExitCodesTellWhoCanMendIt(t *testing.T) {
+	folder := t.TempDir()
+	file := filepath.Join(folder, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cases := []struct {
+		name    string
+		environ []string
+		args    []string
+		want    int
+		says    string
+	}{
+		{"help", nil, []string{"--help"}, 0, ""},
+		{"nothing is help", nil, nil, 0, ""},
+		{"unknown verb", nil, []string{"sing"}, 2, "sing"},
+		{"unknown flag", nil, []string{"version", "--loud"}, 2, "--loud"},
+		{"bad flag value", nil, []string{"config", "--threads", "many"}, 2, "many"},
+		{"bad variable value", []string{"COVEY_THREADS=many"}, []string{"config"}, 2, "COVEY_THREADS"},
+		{"unknown variable", []string{"COVEY_THREAD=1"}, []string{"version"}, 2, "COVEY_THREADS"},
+		{"setting out of range", nil, []string{"config", "--max-sockets", "0"}, 2, "max-sockets"},
+		{"missing prompt", nil, []string{"run"}, 2, "--prompt"},
+		{"no model", nil, []string{"run", "--prompt", "x", "--model", folder}, 3, "config.json"},
+		{"model is a file", nil, []string{"run", "--prompt", "x", "--model", file}, 3, "model folder"},
+		{"no oracle", nil, []string{"check", "oracle", folder}, 3, folder},
+		{"no cases", nil, []string{"check", "tokenizer", folder}, 3, folder},
+		{"no atlas", nil, []string{"atlas", "show", filepath.Join(folder, "none")}, 3, "none"},
+		{"not an atlas", nil, []string{"atlas", "show", file}, 3, "file"},
+		{"data folder is a file", nil, []string{"token", "--data", file}, 4, "--data"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			code, _, stderr := covey(t, c.environ, "", c.args...)
+			if code != c.want || !strings.Contains(stderr, c.says) {
+				t.Errorf("exit code %d, want %d; stderr (should name %q):\n%s", code, c.want, c.says, stderr)
+			}
+		})
+	}
+}
+
+func TestNoFlagOfAVerbShadowsASetting(t *testing.T) {
+	parser, err := kong.New(&cli{}, kong.Vars{"data": "", "version": ""})
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, err := kong.New(&daemon.Config{}, kong.Vars{"data": ""}, kong.NoDefaultHelp())
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := map[string]string{}
+	for _, f := range settings.Model.Flags {
+		declared[f.Name] = f.Default
+	}
+	for _, leaf := range parser.Model.Leaves(false) {
+		for _, f := range leaf.Flags {
+			if value, ok := declared[f.Name]; ok && !f.Tag.Has("local") && f.Default != value {
+				t.Errorf("%s --%s has the default %q, the setting %q: tag it local or rename it", leaf.FullPath(), f.Name, f.Default, value)
+			}
+		}
+	}
+}
+
+func TestConfigPrintsValuesAndWhereTheyCameFrom(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "covey.toml")
+	if err := os.WriteFile(file, []byte("drain = 3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, stderr := covey(t, []string{"COVEY_KV=bf16"}, "", "--config", file, "config", "--threads", "2", "--json")
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	var all map[string]struct {
+		Value any
+		From  string
+	}
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]struct {
+		value any
+		from  string
+	}{
+		"threads": {2.0, "flag"}, "kv": {"bf16", "COVEY_KV"}, "drain": {3.0, file + ":1"}, "addr": {"127.0.0.1:8420", "default"},
+	} {
+		if got := all[name]; got.Value != want.value || got.From != want.from {
+			t.Errorf("%s is %v from %q, want %v from %q", name, got.Value, got.From, want.value, want.from)
+		}
+	}
+	_, plain, _ := covey(t, nil, "", "config")
+	path := filepath.Join(t.TempDir(), "printed.toml")
+	if err := os.WriteFile(path, []byte(plain), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := covey(t, nil, "", "--config", path, "config"); code != 0 {
+		t.Errorf("what config prints is no configuration file: %s", stderr)
+	}
+}
+
+func TestTokenIsPrintedAndRotated(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	_, first, _ := covey(t, nil, "", "token", "--data", dir)
+	_, again, _ := covey(t, []string{"COVEY_DATA=" + dir}, "", "token")
+	_, rotated, _ := covey(t, nil, "", "token", "--data", dir, "--rotate")
+	if len(first) != 44 || again != first || len(rotated) != 44 || rotated == first {
+		t.Errorf("tokens %q, %q, %q", first, again, rotated)
+	}
+}
+
+func TestChecksReportAndFail(t *testing.T) {
+	for _, arch := range []string{"glm4_moe", "olmoe", "qwen3_moe"} {
+		code, out, stderr := covey(t, nil, "", "check", "oracle", filepath.Join(testOracles, arch), "--json")
+		var r map[string]any
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			t.Fatalf("%s: %v: %s", arch, err, stderr)
+		}
+		for _, key := range []string{"max_abs_diff", "max_abs_logit", "argmax_agree", "greedy", "greedy_total", "experts_agree", "kl_mean", "pass"} {
+			if _, ok := r[key]; !ok {
+				t.Errorf("%s: no %q in %s", arch, key, out)
+			}
+		}
+		if code != 0 || r["pass"] != true {
+			t.Errorf("%s: exit code %d: %s", arch, code, out)
+		}
+	}
+	code, out, _ := covey(t, nil, "", "check", "tokenizer", testTokenizer, "--json")
+	if code != 0 || !strings.Contains(out, `"pass":true`) {
+		t.Errorf("tokenizer: exit code %d: %s", code, out)
+	}
+	wrong := t.TempDir() // the same tokenizer with a case that it does not meet
+	raw, err := os.ReadFile(filepath.Join(testTokenizer, "tokenizer.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(wrong, "tokenizer.json"), raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(wrong, "cases.jsonl"), []byte(`{"text": "a", "ids": [1, 2, 3], "ids_no_special": [1, 2, 3], "decoded": "x", "decoded_skip": "x"}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := covey(t, nil, "", "check", "tokenizer", wrong); code != 1 || stderr == "" {
+		t.Errorf("a failed check: exit code %d, stderr %q; want 1 and a sentence", code, stderr)
+	}
+}
+
+func TestRunAnswersOnStandardOutputAndReportsAsJSON(t *testing.T) {
+	args := []string{"run", "--model", testModel, "--prompt", "The capital of France is", "--raw", "--temperature", "0", "--max-tokens", "8", "--context", "512"}
+	code, text, stderr := covey(t, nil, "", args...)
+	if code != 0 || !strings.HasSuffix(text, "\n") || !strings.Contains(stderr, "first token after") {
+		t.Fatalf("exit code %d, text %q, stderr %q", code, text, stderr)
+	}
+	var r runReport
+	_, out, _ := covey(t, nil, "", append(args, "--json", "--threads", "1")...)
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Text+"\n" != text || r.Tokens != 8 || len(r.IDs) != 8 || r.PromptTokens == 0 || r.Prefill <= 0 || r.Decode <= 0 || r.FirstToken <= 0 || len(r.Hash) != 64 || r.NumericsID == "" {
+		t.Errorf("report %s, text %q", out, text)
+	}
+	_, fromInput, _ := covey(t, nil, "The capital of France is", "run", "--model", testModel, "--prompt", "-", "--raw", "--temperature", "0", "--max-tokens", "8", "--context", "512", "--json")
+	var second runReport
+	if err := json.Unmarshal([]byte(fromInput), &second); err != nil || second.Hash != r.Hash {
+		t.Errorf("the same prompt from standard input with other threads: hash %s, want %s (%v)", second.Hash, r.Hash, err)
+	}
+}
+
+func TestChatKeepsTheConversationAndObeysCommands(t *testing.T) {
+	script := "/help\nMy name is Ada.\n\"\"\"\nline one\nline two\n\"\"\"\n/system Answer in French.\n/nonsense\n/reset\n/quit\nnever read\n"
+	code, out, stderr := covey(t, nil, script, "chat", "--model", testModel, "--temperature", "0", "--max-tokens", "4", "--context", "512")
+	if code != 0 {
+		t.Fatal(stderr)
+	}
+	if n := strings.Count(out, "prompt tokens at"); n != 2 {
+		t.Errorf("%d answers, want 2:\n%s", n, out)
+	}
+	for _, want := range []string{"/quit", "a new conversation", "there is no /nonsense"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in:\n%s", want, out)
+		}
+	}
+}
+
+func TestDoctorFindsTheBundledModelReady(t *testing.T) {
+	code, out, stderr := covey(t, nil, "", "doctor", "--model", testModel, "--addr", "127.0.0.1:0", "--data", t.TempDir(), "--json")
+	var r struct {
+		Status   string
+		Findings []struct{ Name, Status, Detail string }
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 || len(r.Findings) < 8 {
+		t.Errorf("exit code %d, error %v: %s %s", code, err, out, stderr)
+	}
+	if code, _, _ := covey(t, nil, "", "doctor", "--model", t.TempDir(), "--addr", "127.0.0.1:0", "--data", t.TempDir()); code != 1 {
+		t.Errorf("without a model: exit code %d, want 1", code)
+	}
+}
+
+// program starts covey as a process.
+func program(t *testing.T, args ...string) (cmd *exec.Cmd, stdout *bufio.Reader, stderr *bytes.Buffer) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd = exec.Command(exe, args...)
+	cmd.Env = []string{asProgram + "=1", "HOME=" + t.TempDir(), "PATH=" + os.Getenv("PATH")}
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr = &bytes.Buffer{}
+	cmd.Stderr = stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return cmd, bufio.NewReader(pipe), stderr
+}
+
+func TestServePrintsItsLinkFirstAndStopsInOrder(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	cmd, out, stderr := program(t, "serve", "--addr", "127.0.0.1:0", "--data", data, "--model", testModel, "--context", "512")
+	link, err := out.ReadString('\n')
+	if err != nil || !strings.HasPrefix(link, "http://127.0.0.1:") || !strings.Contains(link, "/?token=") {
+		t.Fatalf("first line %q, error %v, stderr %s", link, err, stderr)
+	}
+	token, err := os.ReadFile(filepath.Join(data, "token"))
+	if err != nil || !strings.HasSuffix(link, strings.TrimSpace(string(token))+"\n") {
+		t.Errorf("the link does not carry the token of the data folder: %v", err)
+	}
+	addr, _, _ := strings.Cut(strings.TrimPrefix(link, "http://"), "/")
+	resp, err := http.Get("http://" + addr + "/healthz")
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatalf("healthz: %v %v", resp, err)
+	}
+	resp.Body.Close()
+
+	second, _, errs := program(t, "serve", "--addr", addr, "--data", t.TempDir(), "--model", testModel)
+	if second.Wait(); second.ProcessState.ExitCode() != 4 || !strings.Contains(errs.String(), "in use") {
+		t.Errorf("a second daemon on %s: exit code %d, stderr %s", addr, second.ProcessState.ExitCode(), errs)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if rest, err := io.ReadAll(out); err != nil || len(rest) > 0 {
+		t.Errorf("more than the link on standard output: %q %v", rest, err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("after SIGTERM: %v, stderr %s", err, stderr)
+	}
+}
+
+func TestAnInterruptedRunSaysSo(t *testing.T) {
+	cmd, out, stderr := program(t, "run", "--model", testModel, "--prompt", "Once upon a time", "--raw", "--ignore-eos", "--max-tokens", "100000", "--context", "4096", "--kv-tokens", "4096")
+	if _, err := out.ReadByte(); err != nil { // it generates
+		t.Fatalf("%v, stderr %s", err, stderr)
+	}
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	io.Copy(io.Discard, out)
+	if cmd.Wait(); cmd.ProcessState.ExitCode() != 130 || !strings.Contains(stderr.String(), "interrupted") {
+		t.Errorf("exit code %d, stderr %s", cmd.ProcessState.ExitCode(), stderr)
+	}
+}
+
+func get(t *testing.T, url, token string) string {
+	t.Helper()
+	r, err := http.NewRequest("GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Api-Key", token)
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+func TestASecondSignalEndsTheProcessAtOnce(t *testing.T) {
+	cmd, out, stderr := program(t, "serve", "--addr", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data"), "--model", testModel, "--context", "512", "--drain", "60")
+	link, err := out.ReadString('\n')
+	if err != nil {
+		t.Fatalf("%v, stderr %s", err, stderr)
+	}
+	// A request whose body never comes keeps the daemon draining.
+	addr, token, _ := strings.Cut(strings.TrimSpace(strings.TrimPrefix(link, "http://")), "/?token=")
+	body, feed := io.Pipe()
+	defer feed.Close()
+	r, err := http.NewRequest("POST", "http://"+addr+"/v1/completions", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Api-Key", token)
+	go http.DefaultClient.Do(r)
+	for range 1000 { // until it is under way: this look and the request
+		if strings.Contains(get(t, "http://"+addr+"/metrics", token), "covey_http_in_flight 2") {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	cmd.Process.Signal(os.Interrupt)
+	cmd.Process.Signal(syscall.SIGTERM) // another one: two equal signals may arrive as one
+	if cmd.Wait(); cmd.ProcessState.ExitCode() != 130 {
+		t.Errorf("exit code %d, want 130; stderr %s", cmd.ProcessState.ExitCode(), stderr)
+	}
+}
