@@ -38,6 +38,7 @@ type Atlas struct {
 	Labels     []Label    `json:"labels"`  // by layer, id, topic
 	Layers     []Layer    `json:"layers"`  // per MoE layer; nil when imported
 	Controls   Controls   `json:"controls"`
+	Groups     []Group    `json:"groups,omitempty"` // when ablated
 	Sealed     *Sealed    `json:"sealed,omitempty"` // nil when the set has no sealed probes
 	Summary    Summary    `json:"summary"`
 }
@@ -170,14 +171,22 @@ type Confirmation struct {
 }
 
 // Effect is the causal weight of a label: what removing the expert does to the log-likelihood of sealed texts, in nats
-// a token, on its topic minus on the others, less the same for controls of the same layer matched on on-topic load.
+// a token, on its topic minus on the others. Negative = the topic suffers more.
 type Effect struct {
-	Change   float64 `json:"change"` // on-topic change minus off-topic change; negative = the topic suffers more
-	Low      float64 `json:"low"`
+	Change   float64 `json:"change"`   // of the expert
+	Control  float64 `json:"control"`  // mean of the same over controls: experts of its layer with about its load on the topic
+	Controls int     `json:"controls"` // their number
+	Net      float64 `json:"net"`      // change minus control
+	Low      float64 `json:"low"`      // 95 % interval of net, over texts
 	High     float64 `json:"high"`
-	Control  float64 `json:"control"` // mean of the same over the controls
-	Controls int     `json:"controls"`
-	Matters  bool    `json:"matters"` // the interval of change minus control lies below 0
+	Matters  bool    `json:"matters"` // the interval lies below 0
+}
+
+// Group is the causal weight of all specialists of a topic together.
+type Group struct {
+	Topic   int    `json:"topic"`
+	Experts int    `json:"experts"` // removed at once
+	Effect  Effect `json:"effect"`
 }
 
 // Layer holds what is said about a whole MoE layer.

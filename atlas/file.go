@@ -51,7 +51,7 @@ func (a *Atlas) Encode() ([]byte, error) {
 func (a *Atlas) digest() string {
 	bare := *a
 	bare.ID, bare.Name, bare.Created = "", "", time.Time{}
-	bare.Summary.Seconds = 0
+	bare.Summary.Seconds, bare.Groups = 0, nil
 	bare.Labels = slices.Clone(a.Labels)
 	for i := range bare.Labels {
 		bare.Labels[i].Causal = nil
@@ -143,6 +143,11 @@ func (a *Atlas) check() error {
 		}
 		if a.Kind == Imported {
 			return errors.New("an imported atlas has labels: there is no label without an interval")
+		}
+	}
+	for i, g := range a.Groups {
+		if g.Topic < 0 || g.Topic >= topics {
+			return fmt.Errorf("group %d is of topic %d, which does not exist", i, g.Topic)
 		}
 	}
 	if s := a.Sealed; s != nil {

@@ -38,6 +38,7 @@ func Show(w io.Writer, a *Atlas) error {
 	a.showTopics(&b)
 	a.showControls(&b)
 	a.showSealed(&b)
+	a.showCausal(&b)
 	a.showLayers(&b)
 	for _, n := range p.Notes {
 		fmt.Fprintf(&b, "note: %s\n", n)
@@ -104,6 +105,35 @@ func (a *Atlas) showSealed(b *strings.Builder) {
 		first, second, _ := strings.Cut(x.Topic, "+")
 		fmt.Fprintf(b, "  %d texts of %s: %d named %s, %d named %s, %d another topic\n", x.Texts, x.Topic, x.First, first, x.Second, second, x.Texts-x.First-x.Second)
 	}
+}
+
+func (a *Atlas) showCausal(b *strings.Builder) {
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	row := func(what string, topic int, e Effect) {
+		verdict := "not shown"
+		if e.Matters {
+			verdict = "matters"
+		}
+		fmt.Fprintf(t, "  %s\t%s\t%+.4f\t%+.4f\t%+.4f [%+.4f, %+.4f]\t%s\n", what, a.Topics[topic], e.Change, e.Control, e.Net, e.Low, e.High, verdict)
+	}
+	started := false
+	start := func() {
+		if !started {
+			started = true
+			fmt.Fprintf(t, "\nremoved\ttopic\tchange, nats a token\tcontrols\tbeyond controls [95 %% interval]\t\n")
+		}
+	}
+	for _, l := range a.Labels {
+		if l.Causal != nil {
+			start()
+			row(fmt.Sprintf("%d:%d", l.Layer, l.ID), l.Topic, *l.Causal)
+		}
+	}
+	for _, g := range a.Groups {
+		start()
+		row(fmt.Sprintf("all %d", g.Experts), g.Topic, g.Effect)
+	}
+	t.Flush()
 }
 
 func (a *Atlas) showLayers(b *strings.Builder) {

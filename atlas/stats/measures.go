@@ -3,7 +3,11 @@ package stats
 // This file holds measures of one expert's or one layer's dependence on topic, whose values under no dependence are not
 // 0 (small counts bias entropies), so that their mean under permuted labels is taken off.
 
-import "math"
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+)
 
 // Specificity is 1 - H(p)/ln C of the affinities that the means [topics] give: 0 = the same share everywhere, 1 = one
 // topic only. 0 for a column without any value.
@@ -105,4 +109,45 @@ func SpearmanBrown(r float64) float64 {
 		return 0
 	}
 	return 2 * r / (1 + r)
+}
+
+// Contrast is the difference between the means of two groups of prompts, with a 95 % interval by bootstrap-t over the
+// prompts of each group. With fewer than two prompts in a group there is no interval: low and high are infinite.
+func Contrast(a, b []float64, draws int, seed uint64) (difference, low, high float64) {
+	meanA, errA := meanError(a)
+	meanB, errB := meanError(b)
+	difference = meanA - meanB
+	if len(a) < 2 || len(b) < 2 {
+		return difference, math.Inf(-1), math.Inf(1)
+	}
+	err := math.Hypot(errA, errB)
+	random := rand.New(rand.NewPCG(seed, 0))
+	t := make([]float64, draws)
+	x, y := make([]float64, len(a)), make([]float64, len(b))
+	for i := range t {
+		for j := range x {
+			x[j] = a[random.IntN(len(a))]
+		}
+		for j := range y {
+			y[j] = b[random.IntN(len(b))]
+		}
+		mx, ex := meanError(x)
+		my, ey := meanError(y)
+		t[i] = ratio(mx-my-difference, math.Hypot(ex, ey))
+	}
+	slices.Sort(t)
+	k := max(0, int(float64(draws+1)*0.025)-1)
+	return difference, difference - t[len(t)-1-k]*err, difference - t[k]*err
+}
+
+// meanError is the mean and its standard error.
+func meanError(v []float64) (mean, err float64) {
+	n := float64(len(v))
+	for _, x := range v {
+		mean += x / n
+	}
+	for _, x := range v {
+		err += (x - mean) * (x - mean)
+	}
+	return mean, math.Sqrt(err / (n * max(1, n-1)))
 }

@@ -14,7 +14,7 @@ import (
 	"slices"
 )
 
-// lengthStrata is the number of strata of length: quarters of the units.
+// lengthStrata is the number of strata of length: quarters of the units, fewer when there are few units.
 const lengthStrata = 4
 
 // maxUnits bounds the units so that a draw fits 16-bit indices.
@@ -88,10 +88,19 @@ func newUnits(d Design) (*units, error) {
 		u.first[c+1] += u.first[c]
 	}
 	slices.SortStableFunc(byLength, func(a, b int) int { return cmp.Compare(all[a].length, all[b].length) })
-	for s := range lengthStrata {
-		if part := byLength[s*len(byLength)/lengthStrata : (s+1)*len(byLength)/lengthStrata]; len(part) > 0 {
-			u.strata = append(u.strata, part)
+	// Strata of equal size, at least two units a topic on average in each; equal lengths stay together.
+	strata := max(1, min(lengthStrata, len(byLength)/(2*d.Topics)))
+	var stratum []int
+	for i, unit := range byLength {
+		full := i >= (len(u.strata)+1)*len(byLength)/strata
+		if full && all[unit].length != all[byLength[i-1]].length {
+			u.strata = append(u.strata, stratum)
+			stratum = nil
 		}
+		stratum = append(stratum, unit)
+	}
+	if len(stratum) > 0 {
+		u.strata = append(u.strata, stratum)
 	}
 	u.strata = append(u.strata, crossing...)
 	return u, nil
