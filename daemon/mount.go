@@ -47,6 +47,7 @@ var openPaths = map[string]bool{"/healthz": true}
 const (
 	defaultBody = 1 << 20          // bytes of a request's body
 	readBody    = 60 * time.Second // a body must have arrived by then
+	writeWhole  = 5 * time.Minute  // an answer must have been taken by then, unless its handler says otherwise
 )
 
 func (s *Server) route(pattern string, h http.HandlerFunc, limit int64) {
@@ -91,6 +92,8 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		secureHeaders(w.Header(), s.auth.secure)
+		// Set anew for each request, since a stream leaves its own on a connection that goes on to serve others.
+		http.NewResponseController(w).SetWriteDeadline(start.Add(writeWhole))
 		rec := &recorder{ResponseWriter: w}
 		s.metrics.inFlight.Inc()
 		defer func() {

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -346,8 +345,13 @@ func logitBias(raw map[string]float64, vocab int) (map[int32]float32, *apiError)
 	if len(raw) > apiLogitBias {
 		return nil, badParam("logit_bias", "%d tokens are more than %d", len(raw), apiLogitBias)
 	}
+	keys := make([]string, 0, len(raw))
+	for key := range raw {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys) // so that the same request gets the same refusal
 	bias := make(map[int32]float32, len(raw))
-	for _, key := range slices.Sorted(maps.Keys(raw)) {
+	for _, key := range keys {
 		id, err := strconv.ParseInt(key, 10, 32)
 		if err != nil || id < 0 || int(id) >= vocab {
 			return nil, badParam("logit_bias", "%q is not a token id below %d", clip(key, 50), vocab)

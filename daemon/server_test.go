@@ -248,6 +248,33 @@ func TestABodyOverTheLimitIsCut(t *testing.T) {
 	}
 }
 
+func TestADeadlineOfOneRequestDoesNotOutliveIt(t *testing.T) {
+	d := startDaemon(t, nil)
+	d.always("GET /deadline", func(w http.ResponseWriter, r *http.Request) {
+		http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Millisecond))
+	})
+	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
+	get := func(path string) (int, error) {
+		r, err := http.NewRequest("GET", d.base+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X-Api-Key", d.token)
+		resp, err := client.Do(r)
+		if err != nil {
+			return 0, err
+		}
+		defer resp.Body.Close()
+		_, err = io.Copy(io.Discard, resp.Body)
+		return resp.StatusCode, err
+	}
+	get("/deadline") // may or may not arrive
+	time.Sleep(5 * time.Millisecond)
+	if code, err := get("/metrics"); code != 200 || err != nil {
+		t.Errorf("the next request on the connection: %d %v", code, err)
+	}
+}
+
 func TestStoppingLetsRunningTasksEndAndCutsThemAtTheDrain(t *testing.T) {
 	d := startDaemon(t, nil) // drains for a second
 	quick, cut := make(chan struct{}), make(chan struct{})

@@ -6,8 +6,11 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"covey/web"
 )
 
 // errorBody is the JSON of every refusal. Its first four fields are OpenAI's, so that one shape serves all clients.
@@ -24,7 +27,7 @@ type errorBody struct {
 // refuse answers with an error: a page for browsers that ask for one, JSON for everybody else.
 func refuse(w http.ResponseWriter, r *http.Request, status int, e *Error) {
 	if wantsHTML(r) {
-		writeStatusPage(w, status, statusPage{Title: statusTitle(status), Message: sentence(e.Message), Detail: detail(e), Hint: sentence(e.Hint)})
+		writeStatusPage(w, r, status, statusPage{Title: statusTitle(status), Message: sentence(e.Message), Detail: detail(e), Hint: sentence(e.Hint)})
 		return
 	}
 	refuseJSON(w, status, e, "")
@@ -66,7 +69,9 @@ func errorType(status int) string {
 	return "invalid_request_error"
 }
 
+// writeJSON answers with JSON. Its client has writeWhole from now, however long the answer took to make.
 func writeJSON(w http.ResponseWriter, status int, v any) {
+	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeWhole))
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
 	encodeJSON(w, v) // the client is gone if this fails
@@ -99,7 +104,7 @@ func (s *Server) refuseWithoutModel(w http.ResponseWriter, r *http.Request, e *E
 	} else {
 		page.Title, page.Detail, page.Hint = "Covey has no model", detail(e), sentence(e.Hint)
 	}
-	writeStatusPage(w, http.StatusServiceUnavailable, page)
+	writeStatusPage(w, r, http.StatusServiceUnavailable, page)
 }
 
 // wantsHTML says whether a person will read the answer.
@@ -109,12 +114,13 @@ func wantsHTML(r *http.Request) bool {
 
 type statusPage struct {
 	Title, Message, Detail, Hint string
+	Style                        string // address of the stylesheet; "" = the visitor may not load it
 	Loading                      bool
 	Done, Total                  int64
 }
 
-// statusTemplate is a page without style, script or any file of its own: it must work when nothing else does, and for
-// visitors who may not load anything else.
+// statusTemplate is a page that needs no script and reads well without its stylesheet: it must work when nothing else
+// does, and for visitors who may not load anything else.
 var statusTemplate = template.Must(template.New("status").Parse(`<!doctype html>
 <html lang="en">
 <head>
@@ -122,9 +128,12 @@ var statusTemplate = template.Must(template.New("status").Parse(`<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{{.Title}}</title>
+{{- if .Style}}
+<link rel="stylesheet" href="{{.Style}}">
+{{- end}}
 </head>
 <body>
-<main>
+<main class="document">
 <h1>{{.Title}}</h1>
 <p role="status">{{.Message}}</p>
 {{- if .Loading}}
@@ -142,7 +151,10 @@ var statusTemplate = template.Must(template.New("status").Parse(`<!doctype html>
 </html>
 `))
 
-func writeStatusPage(w http.ResponseWriter, status int, page statusPage) {
+func writeStatusPage(w http.ResponseWriter, r *http.Request, status int, page statusPage) {
+	if identify(r.Context()).Session != "" {
+		page.Style = web.Assets().URL("app.css")
+	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	statusTemplate.Execute(w, page) // the client is gone if this fails
