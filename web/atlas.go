@@ -1,0 +1,240 @@
+package web
+
+import (
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// Fact is a labelled value of a description list.
+type Fact struct{ Label, Value string }
+
+// AtlasItem is a line in the list of atlases.
+type AtlasItem struct {
+	ID, Name, Model              string
+	Created                      time.Time
+	Size                         int64
+	Measured                     bool // false = imported, or a summary that cannot be read
+	Experts, Specialists, Labels int
+	FalseLabelRate               float64
+	Decoding                     *Interval // of sealed texts
+	DecodingTexts                int
+	DecodingChance               float64
+}
+
+// Atlas is what the page of one atlas shows.
+type Atlas struct {
+	Page       Page
+	ID, Name   string
+	Job        string // that made it; "" = none
+	Imported   bool
+	Provenance []Fact
+	Warnings   []string
+	Rule       string // when a pair is labelled
+	Headline   []Fact // figures
+	Topics     []TopicList
+	TopicNames []string
+	Controls   []Fact
+	Layers     []AtlasLayer
+	Decoding   []AtlasDecoding
+	Confusion  *Confusion
+
+	Sort   string // topic that orders the table; "" = specificity
+	All    bool   // experts without a label too
+	Rows   int    // of the table, all pages
+	Number int    // page, from 1
+	Pages  int
+	Matrix []MatrixRow
+}
+
+// TopicEstimate is what is known of one expert and topic. There is always an interval.
+type TopicEstimate struct {
+	Topic             string
+	Index             int // in the atlas's topics
+	Interval          Interval
+	Share             float64 // mean share of the layer's selections over the topic's texts
+	Tested            bool
+	P, Q              float64
+	Support           float64 // part of the topic's texts that chose the expert
+	Labelled, Lexical bool
+	Sealed            *Interval // lift on sealed texts; nil = not confirmed
+	Causal            *Interval // nats a token
+}
+
+// TopicList is one topic with its strongest labelled experts.
+type TopicList struct {
+	Topic                 string
+	Labels, Lexical, Held int
+	Ranked                []Ranked
+}
+
+// Ranked is a labelled expert in a topic's list.
+type Ranked struct {
+	Layer, ID int
+	Lexical   bool
+	Interval  Interval
+}
+
+// MatrixRow is an expert of the topics-by-experts table.
+type MatrixRow struct {
+	Layer, ID   int
+	State       string
+	Specificity float64
+	Cells       []*TopicEstimate // [topics]; nil = nothing known
+	Affinity    []float64        // [topics] of an imported atlas
+}
+
+// AtlasLayer is one layer of the profile.
+type AtlasLayer struct {
+	Layer, Labels                               int
+	Information, Lexical, Reliability, Position float64
+}
+
+// AtlasDecoding is one way of naming the topic of sealed texts.
+type AtlasDecoding struct {
+	Method, Features string
+	Correct, N       int
+	Accuracy         Interval
+	Best             bool
+}
+
+// Confusion is the table of true against named topics.
+type Confusion struct {
+	Topics []string
+	Counts [][]int // [true][named]
+	Method string
+	Chance float64
+}
+
+// AtlasExpert is the page of one expert.
+type AtlasExpert struct {
+	Page             Page
+	Atlas, AtlasName string
+	Layer, ID        int
+	State            string
+	Specificity      float64
+	Selections       int64
+	Prompts, Open    int // open texts that chose it, of all
+	Topics           []TopicEstimate
+	Affinity         []Fact // of an imported atlas
+	Imported         bool
+	MinLift, Alpha   float64
+	Examples         []Example
+	Previous, Next   *Neighbour
+}
+
+// Neighbour is the expert before or after.
+type Neighbour struct{ Layer, ID int }
+
+// Example is a text of the probe set that chose the expert often.
+type Example struct {
+	Topic, Split, Text string
+	Share              float64 // of the layer's selections in this text
+	Selections         int
+}
+
+// AtlasComparison is the page of two atlases side by side.
+type AtlasComparison struct {
+	Page            Page
+	Atlases         []AtlasItem
+	A, B            string
+	Topics          []string
+	Topic           string
+	Rows            []ComparedExpert
+	Compared, Apart int
+	Note            string
+}
+
+// ComparedExpert is an expert in two atlases. Gap is the distance between the intervals; negative when they overlap.
+type ComparedExpert struct {
+	Layer, ID int
+	A, B      Interval
+	Gap       float64
+}
+
+func atlasURL(id string) string { return "/atlas/" + url.PathEscape(id) }
+
+func expertURL(atlas string, layer, id int) string {
+	return atlasURL(atlas) + "/expert/" + strconv.Itoa(layer) + "/" + strconv.Itoa(id)
+}
+
+// tableURL is the address of the table with one parameter changed.
+func (a Atlas) tableURL(sort string, all bool, page int) string {
+	q := url.Values{}
+	if sort != "" {
+		q.Set("sort", sort)
+	}
+	if all {
+		q.Set("all", "1")
+	}
+	if page > 1 {
+		q.Set("page", strconv.Itoa(page))
+	}
+	out := atlasURL(a.ID)
+	if len(q) > 0 {
+		out += "?" + q.Encode()
+	}
+	return out + "#table"
+}
+
+// rankedAxis is the axis that all topic lists share, so that bars can be compared.
+func (a Atlas) rankedAxis() axis {
+	var all []Interval
+	for _, t := range a.Topics {
+		for _, r := range t.Ranked {
+			all = append(all, r.Interval)
+		}
+	}
+	return newAxis(all...)
+}
+
+func (e AtlasExpert) axis() axis {
+	var all []Interval
+	for _, t := range e.Topics {
+		all = append(all, t.Interval)
+		if t.Sealed != nil {
+			all = append(all, *t.Sealed)
+		}
+	}
+	return newAxis(all...)
+}
+
+// mostInformation is the top of the layer profile.
+func (a Atlas) mostInformation() float64 {
+	most := 0.0
+	for _, l := range a.Layers {
+		most = max(most, l.Information)
+	}
+	return most
+}
+
+// confusionClass is the step of a cell's shade: its part of the true topic's texts.
+func (c Confusion) class(truth, named int) string {
+	total := 0
+	for _, n := range c.Counts[truth] {
+		total += n
+	}
+	if total == 0 || c.Counts[truth][named] == 0 {
+		return "heat-0"
+	}
+	return "heat-" + strconv.Itoa(1+min(6, 7*c.Counts[truth][named]/(total+1)))
+}
+
+var stateWords = map[string]string{
+	"specialist": "specialist", "generalist": "no label", "insufficient": "insufficient data", "unmeasured": "imported, not measured",
+}
+
+func lexicalClass(quiet bool) string {
+	if quiet {
+		return "interval-quiet"
+	}
+	return ""
+}
+
+// scaled is v over most, between 0 and 1.
+func scaled(v, most float64) float64 {
+	if most <= 0 {
+		return 0
+	}
+	return min(1, max(0, v/most))
+}
