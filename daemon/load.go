@@ -68,4 +68,10 @@ func (s *Server) load(ctx context.Context) {
 	s.log.Info("ready", slog.String("model", info.ID), slog.String("numerics", info.NumericsID), slog.String("isa", info.ISA),
 		slog.Int("threads", info.Threads), slog.Duration("dur", took))
 	s.hub.welcomeAll()
+	for _, f := range s.ready {
+		f()
+	}
 }
+
+// onReady runs f once the model is open, on the goroutine that opened it. Call it before Run.
+func (s *Server) onReady(f func()) { s.ready = append(s.whenReady, f) }

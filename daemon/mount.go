@@ -20,6 +20,11 @@ func (s *Server) mount() {
 	s.mountOpenAI()
 	s.mountPages()
 	s.mountChat()
+	a := &atlases{server: s}
+	s.mountMap(a)
+	s.mountAtlas(a)
+	s.mountJobs(a)
+	s.mountSystem()
 }
 
 // A route's kind says what must be true before its handler runs. All kinds have passed Host, Origin and, but for open

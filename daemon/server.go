@@ -43,6 +43,7 @@ type Server struct {
 	metrics  *metrics
 	slots    chan struct{} // one for each API generation at once
 	commands map[wire.Name]commandHandler
+	ready    []func() // once the model is open
 
 	work       context.Context // of requests and tasks; ends when draining is over
 	cancelWork context.CancelFunc

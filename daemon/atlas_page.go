@@ -1,0 +1,387 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/a-h/templ"
+
+	"covey/atlas"
+	"covey/web"
+)
+
+const (
+	atlasFileLimit = 256 << 20 // bytes of an imported file
+	atlasPageRows  = 40        // experts of a page of the table
+	rankedExperts  = 5         // experts of a topic's list
+	comparedRows   = 60        // experts of the comparison
+)
+
+// mountAtlas adds the atlas pages. They need no model: an atlas can be read anywhere.
+func (s *Server) mountAtlas(a *atlases) {
+	s.always("GET /atlas", a.serveList)
+	s.always("GET /atlas/compare", a.serveCompare)
+	s.always("GET /atlas/{id}", a.serveAtlas)
+	s.always("GET /atlas/{id}/expert/{layer}/{expert}", a.serveExpert)
+	s.always("GET /atlas/{id}/export/{form}", a.serveExport)
+	s.always("POST /atlas/{id}/rename", a.serveRename)
+	s.always("POST /atlas/{id}/delete", a.serveDelete)
+	s.route("POST /atlas/import", a.serveImport, atlasFileLimit)
+}
+
+// fragment renders a component.
+func fragment(ctx context.Context, c templ.Component) (string, error) {
+	var b strings.Builder
+	if err := c.Render(ctx, &b); err != nil {
+		return "", problem(KindInternal, "internal", "the log has the details", err, "rendering a part of the page")
+	}
+	return b.String(), nil
+}
+
+// refuseError answers with an *Error under the status its code asks for.
+func refuseError(w http.ResponseWriter, r *http.Request, err error) {
+	e := AsError(err)
+	status := http.StatusInternalServerError
+	switch e.Code {
+	case "not_found":
+		status = http.StatusNotFound
+	case "invalid":
+		status = http.StatusBadRequest
+	case "busy":
+		status = http.StatusConflict
+	case "read_only":
+		status = http.StatusInsufficientStorage
+	case "loading", "load_failed":
+		status = http.StatusServiceUnavailable
+	}
+	refuse(w, r, status, e)
+}
+
+// choices lists the stored atlases, newest first.
+func (a *atlases) choices(ctx context.Context) ([]web.AtlasItem, error) {
+	list, err := a.server.store.Atlases(ctx, "")
+	if err != nil {
+		return nil, stored(err, "the list of atlases")
+	}
+	out := make([]web.AtlasItem, len(list))
+	for i, s := range list {
+		out[i] = atlasItem(s)
+	}
+	return out, nil
+}
+
+func (a *atlases) serveList(w http.ResponseWriter, r *http.Request) {
+	list, err := a.choices(r.Context())
+	if err != nil {
+		refuseError(w, r, err)
+		return
+	}
+	a.server.render(w, r, http.StatusOK, web.AtlasListPage(a.server.newPage(r, "atlas", "Atlases"), list))
+}
+
+// serveAtlas serves one atlas: ?sort= a topic or "specificity", ?all=1 for experts without labels too, ?page=.
+func (a *atlases) serveAtlas(w http.ResponseWriter, r *http.Request) {
+	doc, err := a.open(r.Context(), r.PathValue("id"))
+	if err != nil {
+		refuseError(w, r, err)
+		return
+	}
+	query := r.URL.Query()
+	view := atlasView(doc)
+	view.Page, view.Sort, view.All = a.server.newPage(r, "atlas", doc.stored.Name), query.Get("sort"), query.Get("all") == "1"
+	sortBy := slices.Index(doc.Topics, view.Sort)
+	if sortBy < 0 {
+		view.Sort = ""
+	}
+	rows := matrixRows(doc.Atlas, sortBy, view.All)
+	view.Rows = len(rows)
+	view.Pages = max(1, (len(rows)+atlasPageRows-1)/atlasPageRows)
+	view.Number, _ = strconv.Atoi(query.Get("page"))
+	view.Number = min(max(view.Number, 1), view.Pages)
+	rows = rows[(view.Number-1)*atlasPageRows : min(len(rows), view.Number*atlasPageRows)]
+	for _, e := range rows {
+		view.Matrix = append(view.Matrix, matrixRow(doc.Atlas, e))
+	}
+	a.server.render(w, r, http.StatusOK, web.AtlasPage(view))
+}
+
+// labelled says which (layer, id) have a label.
+func labelled(doc *atlas.Atlas) map[[2]int]bool {
+	out := map[[2]int]bool{}
+	for _, l := range doc.Labels {
+		out[[2]int{l.Layer, l.ID}] = true
+	}
+	return out
+}
+
+// matrixRows chooses and orders the experts of the table: by lower bound of the lift in topic sortBy, or by specificity
+// when that is negative. Imported atlases have no labels: they show every expert, by affinity.
+func matrixRows(doc *atlas.Atlas, sortBy int, all bool) []*atlas.Expert {
+	has := labelled(doc)
+	var rows []*atlas.Expert
+	for i := range doc.Experts {
+		e := &doc.Experts[i]
+		if all || has[[2]int{e.Layer, e.ID}] || doc.Kind == atlas.Imported {
+			rows = append(rows, e)
+		}
+	}
+	slices.SortStableFunc(rows, func(x, y *atlas.Expert) int {
+		switch {
+		case sortBy < 0:
+			return cmp.Compare(y.Specificity, x.Specificity)
+		case len(x.Low) > 0 && len(y.Low) > 0:
+			return cmp.Compare(y.Low[sortBy], x.Low[sortBy])
+		case len(x.Low) != len(y.Low):
+			return cmp.Compare(len(y.Low), len(x.Low))
+		}
+		return cmp.Compare(y.Affinity(sortBy), x.Affinity(sortBy))
+	})
+	return rows
+}
+
+// matrixRow is one row of the topics-by-experts table.
+func matrixRow(doc *atlas.Atlas, e *atlas.Expert) web.MatrixRow {
+	row := web.MatrixRow{Layer: e.Layer, ID: e.ID, State: string(e.State), Specificity: e.Specificity, Cells: make([]*web.TopicEstimate, len(doc.Topics))}
+	for _, t := range expertTopics(doc, e) {
+		row.Cells[t.Index] = &t
+	}
+	if doc.Kind == atlas.Imported {
+		for c := range doc.Topics {
+			row.Affinity = append(row.Affinity, e.Affinity(c))
+		}
+	}
+	return row
+}
+
+// topicLists ranks the labelled experts of each topic by the lower bound of their lift.
+func topicLists(doc *atlas.Atlas) []web.TopicList {
+	out := make([]web.TopicList, len(doc.Topics))
+	for c, topic := range doc.Topics {
+		out[c].Topic = topic
+	}
+	for _, l := range doc.Labels {
+		t := &out[l.Topic]
+		t.Labels++
+		if l.Lexical {
+			t.Lexical++
+		}
+		if l.Confirmed != nil && l.Confirmed.Held {
+			t.Held++
+		}
+		t.Ranked = append(t.Ranked, web.Ranked{Layer: l.Layer, ID: l.ID, Lexical: l.Lexical, Interval: web.Interval{Value: l.Lift, Low: l.Low, High: l.High}})
+	}
+	for c := range out {
+		slices.SortStableFunc(out[c].Ranked, func(x, y web.Ranked) int { return cmp.Compare(y.Interval.Low, x.Interval.Low) })
+		out[c].Ranked = out[c].Ranked[:min(rankedExperts, len(out[c].Ranked))]
+	}
+	return out
+}
+
+// serveExpert serves the page of one expert.
+func (a *atlases) serveExpert(w http.ResponseWriter, r *http.Request) {
+	doc, err := a.open(r.Context(), r.PathValue("id"))
+	if err != nil {
+		refuseError(w, r, err)
+		return
+	}
+	layer, err1 := strconv.Atoi(r.PathValue("layer"))
+	id, err2 := strconv.Atoi(r.PathValue("expert"))
+	var e *atlas.Expert
+	if err1 == nil && err2 == nil {
+		e = doc.Expert(layer, id)
+	}
+	if e == nil {
+		refuse(w, r, http.StatusNotFound, problem(KindUsage, "not_found", "open the atlas and choose one of its experts", nil, "the atlas %q holds no such expert", doc.stored.Name))
+		return
+	}
+	view := web.AtlasExpert{
+		Page:  a.server.newPage(r, "atlas", "Layer "+strconv.Itoa(layer)+", expert "+strconv.Itoa(id)),
+		Atlas: doc.stored.ID, AtlasName: doc.stored.Name, Layer: layer, ID: id, State: string(e.State), Specificity: e.Specificity,
+		Selections: e.Selections(), Prompts: e.Prompts, Open: doc.Provenance.Open, Topics: expertTopics(doc.Atlas, e),
+		Imported: doc.Kind == atlas.Imported, MinLift: doc.Provenance.MinLift, Alpha: doc.Provenance.Alpha,
+	}
+	if view.Imported {
+		for c, topic := range doc.Topics {
+			view.Affinity = append(view.Affinity, web.Fact{Label: topic, Value: fmt.Sprintf("%.1f %%", 100*e.Affinity(c))})
+		}
+	}
+	if at := slices.IndexFunc(doc.Experts, func(x atlas.Expert) bool { return x.Layer == layer && x.ID == id }); at >= 0 {
+		if at > 0 {
+			view.Previous = &web.Neighbour{Layer: doc.Experts[at-1].Layer, ID: doc.Experts[at-1].ID}
+		}
+		if at+1 < len(doc.Experts) {
+			view.Next = &web.Neighbour{Layer: doc.Experts[at+1].Layer, ID: doc.Experts[at+1].ID}
+		}
+	}
+	a.server.render(w, r, http.StatusOK, web.AtlasExpertPage(view))
+}
+
+// serveCompare serves ?a=&b=&topic=: where two atlases of one geometry differ.
+func (a *atlases) serveCompare(w http.ResponseWriter, r *http.Request) {
+	list, err := a.choices(r.Context())
+	if err != nil {
+		refuseError(w, r, err)
+		return
+	}
+	query := r.URL.Query()
+	view := web.AtlasComparison{Page: a.server.newPage(r, "atlas", "Compare atlases"), Atlases: list, A: query.Get("a"), B: query.Get("b"), Topic: query.Get("topic")}
+	if view.A != "" && view.B != "" {
+		first, err := a.open(r.Context(), view.A)
+		if err != nil {
+			refuseError(w, r, err)
+			return
+		}
+		second, err := a.open(r.Context(), view.B)
+		if err != nil {
+			refuseError(w, r, err)
+			return
+		}
+		compareAtlases(&view, first.Atlas, second.Atlas)
+	}
+	a.server.render(w, r, http.StatusOK, web.AtlasComparePage(view))
+}
+
+// compareAtlases fills in the experts whose lift in the topic differs most, by the gap between their intervals.
+func compareAtlases(view *web.AtlasComparison, first, second *atlas.Atlas) {
+	for _, t := range first.Topics {
+		if slices.Contains(second.Topics, t) {
+			view.Topics = append(view.Topics, t)
+		}
+	}
+	if len(view.Topics) == 0 {
+		view.Note = "The two atlases have no topic in common."
+		return
+	}
+	if !slices.Contains(view.Topics, view.Topic) {
+		view.Topic = view.Topics[0]
+	}
+	ca, cb := slices.Index(first.Topics, view.Topic), slices.Index(second.Topics, view.Topic)
+	for i := range first.Experts {
+		x := &first.Experts[i]
+		y := second.Expert(x.Layer, x.ID)
+		if y == nil || len(x.Low) == 0 || len(y.Low) == 0 {
+			continue
+		}
+		row := web.ComparedExpert{Layer: x.Layer, ID: x.ID,
+			A: web.Interval{Value: x.Lift(ca), Low: x.Low[ca], High: x.High[ca]}, B: web.Interval{Value: y.Lift(cb), Low: y.Low[cb], High: y.High[cb]}}
+		row.Gap = max(row.B.Low-row.A.High, row.A.Low-row.B.High)
+		if row.Gap > 0 {
+			view.Apart++
+		}
+		view.Compared++
+		view.Rows = append(view.Rows, row)
+	}
+	if view.Compared == 0 {
+		view.Note = "The two atlases have no expert in common that has intervals in both."
+	}
+	slices.SortStableFunc(view.Rows, func(x, y web.ComparedExpert) int { return cmp.Compare(y.Gap, x.Gap) })
+	view.Rows = view.Rows[:min(comparedRows, len(view.Rows))]
+}
+
+// serveExport serves a file: covey.json, colibri-v1.json, colibri-v2.json or csv.
+func (a *atlases) serveExport(w http.ResponseWriter, r *http.Request) {
+	doc, err := a.open(r.Context(), r.PathValue("id"))
+	if err != nil {
+		refuseError(w, r, err)
+		return
+	}
+	forms := map[string]struct {
+		mime, name string
+		write      func(io.Writer) error
+	}{
+		"covey.json": {"application/json", ".covey.atlas.json", func(w io.Writer) error {
+			document, err := a.server.store.AtlasDocument(r.Context(), doc.stored.ID)
+			if err == nil {
+				_, err = w.Write(document)
+			}
+			return err
+		}},
+		"colibri-v1.json": {"application/json", ".v1.json", doc.WriteColibriV1},
+		"colibri-v2.json": {"application/json", ".v2.json", doc.WriteColibriV2},
+		"experts.csv":     {"text/csv; charset=utf-8", ".csv", doc.WriteCSV},
+	}
+	form, ok := forms[r.PathValue("form")]
+	if !ok {
+		refuse(w, r, http.StatusNotFound, problem(KindUsage, "not_found", "use covey.json, colibri-v1.json, colibri-v2.json or experts.csv", nil, "there is no such export"))
+		return
+	}
+	var b strings.Builder
+	if err := form.write(&b); err != nil {
+		refuse(w, r, http.StatusBadRequest, problem(KindUsage, "invalid", "choose another form", err, "this atlas cannot be written in that form"))
+		return
+	}
+	attach(w, form.mime, fileName(doc.stored.Name)+form.name)
+	io.WriteString(w, b.String()) // the client is gone if this fails
+}
+
+// goodName cuts a name to what lists can show.
+func goodName(name string) string {
+	name = strings.Join(strings.Fields(name), " ")
+	for len(name) > maxTitle {
+		_, size := utf8.DecodeLastRuneInString(name)
+		name = name[:len(name)-size]
+	}
+	return name
+}
+
+func (a *atlases) serveRename(w http.ResponseWriter, r *http.Request) {
+	name := goodName(r.PostFormValue("name"))
+	if name == "" {
+		refuse(w, r, http.StatusBadRequest, problem(KindUsage, "invalid", "", nil, "an atlas needs a name"))
+		return
+	}
+	if err := a.server.store.RenameAtlas(r.Context(), r.PathValue("id"), name); err != nil {
+		refuseError(w, r, stored(err, "this atlas"))
+		return
+	}
+	http.Redirect(w, r, "/atlas/"+url.PathEscape(r.PathValue("id")), http.StatusSeeOther)
+}
+
+func (a *atlases) serveDelete(w http.ResponseWriter, r *http.Request) {
+	if err := a.server.store.DeleteAtlas(r.Context(), r.PathValue("id")); err != nil {
+		refuseError(w, r, stored(err, "this atlas"))
+		return
+	}
+	http.Redirect(w, r, "/atlas", http.StatusSeeOther)
+}
+
+// serveImport takes a file as the body; ?name= is what an imported atlas is called. The answer is its address, for a
+// client that follows it.
+func (a *atlases) serveImport(w http.ResponseWriter, r *http.Request) {
+	file, err := io.ReadAll(r.Body)
+	if err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			refuse(w, r, http.StatusRequestEntityTooLarge, problem(KindUsage, "invalid", "export it without what is not needed", err, "the file is too large"))
+			return
+		}
+		refuse(w, r, http.StatusBadRequest, problem(KindUsage, "invalid", "send it again", err, "the file did not arrive whole"))
+		return
+	}
+	name := goodName(strings.TrimSuffix(r.URL.Query().Get("name"), ".json"))
+	if name == "" {
+		name = "imported"
+	}
+	doc, err := a.read(name, file)
+	if err != nil {
+		refuse(w, r, http.StatusBadRequest, problem(KindInput, "invalid", "import covey.atlas.json, or an atlas of colibri (v1 or v2)", err, "this file is no atlas: %v", err))
+		return
+	}
+	saved, err := a.save(r.Context(), doc, "")
+	if err != nil {
+		refuseError(w, r, stored(err, "the atlas"))
+		return
+	}
+	a.server.log.Info("atlas imported", slog.String("atlas", saved.ID), slog.Int64("bytes", saved.Size))
+	http.Redirect(w, r, "/atlas/"+saved.ID, http.StatusSeeOther)
+}
