@@ -18,6 +18,7 @@ func (s *Server) mount() {
 	s.always("GET /metrics", s.serveMetrics)
 	s.always("GET /ws", s.serveSocket)
 	s.mountOpenAI()
+	s.mountAnthropic()
 	s.mountPages()
 	s.mountChat()
 	a := &atlases{server: s}

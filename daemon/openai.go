@@ -6,6 +6,7 @@ package daemon
 // byte for eventDeadline loses the connection.
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -13,7 +14,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -279,16 +279,22 @@ func (e *eventStream) write(b []byte) error {
 }
 
 // send writes one event with JSON data.
-func (e *eventStream) send(v any) error {
-	var b strings.Builder
+func (e *eventStream) send(v any) error { return e.sendNamed("", v) }
+
+// sendNamed writes one event with a name, if it is not "", and JSON data.
+func (e *eventStream) sendNamed(name string, v any) error {
+	var b bytes.Buffer
+	if name != "" {
+		b.WriteString("event: " + name + "\n")
+	}
 	b.WriteString("data: ")
 	if err := encodeJSON(&b, v); err != nil {
 		return err
 	}
-	b.WriteString("\n") // Encode has written the first
+	b.WriteString("\n") // encodeJSON has written the first
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.write([]byte(b.String()))
+	return e.write(b.Bytes())
 }
 
 // done writes OpenAI's end mark.
@@ -301,7 +307,7 @@ func (e *eventStream) done() error {
 // fail reports an error after the header has gone.
 func (e *eventStream) fail(err error) {
 	status, problem := apiFailure(err)
-	e.send(newErrorBody(status, problem, "")) // the client may be the one that is gone
+	e.sendNamed("error", newErrorBody(status, problem, "")) // the client may be the one that is gone
 }
 
 // newID makes a random id with a prefix.

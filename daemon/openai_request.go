@@ -31,6 +31,9 @@ const (
 	apiAlternatives = 20
 )
 
+// apiOwner lets API requests reuse each other's prompt prefixes, and nobody else's.
+const apiOwner = "api"
+
 // apiError is a refusal that names the offending parameter.
 type apiError struct {
 	status int
@@ -282,7 +285,7 @@ func (q *apiRequest) request(defaults sample.Params, vocab, context int, seed ui
 	if choices < 1 || choices > apiChoices {
 		return engine.Request{}, 0, badParam("n", "%d is not 1 to %d", choices, apiChoices)
 	}
-	r := engine.Request{Sampling: defaults, MaxTokens: context, Logprobs: -1, Stops: q.Stop}
+	r := engine.Request{Sampling: defaults, MaxTokens: context, Logprobs: -1, Stops: q.Stop, Owner: apiOwner}
 	if q.MaxTokens != nil {
 		if *q.MaxTokens < 1 {
 			return r, 0, badParam("max_tokens", "%d is below 1", *q.MaxTokens)

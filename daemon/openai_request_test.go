@@ -37,7 +37,7 @@ const hello = `"messages": [{"role": "user", "content": "hello"}]`
 
 func TestWhatTheClientDoesNotSetComesFromTheModel(t *testing.T) {
 	got, n, err := parseChat(`{` + hello + `}`)
-	want := engine.Request{MaxTokens: 512, Logprobs: -1, Sampling: sample.Params{Temperature: 0.6, TopP: 0.92, Seed: 99}}
+	want := engine.Request{MaxTokens: 512, Logprobs: -1, Owner: apiOwner, Sampling: sample.Params{Temperature: 0.6, TopP: 0.92, Seed: 99}}
 	if err != nil || n != 1 || !cmp.Equal(got, want) {
 		t.Errorf("n %d, error %v: %s", n, err, cmp.Diff(want, got))
 	}
@@ -48,7 +48,7 @@ func TestEveryKnownFieldReachesTheEngine(t *testing.T) {
 		"repetition_penalty": 1.5, "frequency_penalty": -1, "presence_penalty": 2, "seed": -1, "stop": ["a", "b"], "n": 3,
 		"logprobs": true, "top_logprobs": 5, "logit_bias": {"7": -100, "999": 1.5}, "user": "u", "metadata": {"a": "b"}, "store": true,
 		"response_format": {"type": "text"}, "modalities": ["text"], "functions": null}`)
-	want := engine.Request{MaxTokens: 7, Logprobs: 5, Stops: []string{"a", "b"}, Sampling: sample.Params{
+	want := engine.Request{MaxTokens: 7, Logprobs: 5, Owner: apiOwner, Stops: []string{"a", "b"}, Sampling: sample.Params{
 		Temperature: 0, TopP: 0.5, TopK: 40, MinP: 0.1, RepetitionPenalty: 1.5, FrequencyPenalty: -1, PresencePenalty: 2,
 		Seed: 1<<64 - 1, LogitBias: map[int32]float32{7: -100, 999: 1.5},
 	}}

@@ -13,8 +13,10 @@ import (
 	"covey/web"
 )
 
-// errorBody is the JSON of every refusal. Its first four fields are OpenAI's, so that one shape serves all clients.
+// errorBody is the JSON of every refusal: OpenAI's four fields, Anthropic's outer type, and our hint, so that one shape
+// serves all clients.
 type errorBody struct {
+	Type  string `json:"type"` // "error"
 	Error struct {
 		Message string  `json:"message"`
 		Type    string  `json:"type"`
@@ -39,7 +41,7 @@ func refuseJSON(w http.ResponseWriter, status int, e *Error, param string) {
 }
 
 func newErrorBody(status int, e *Error, param string) errorBody {
-	var body errorBody
+	body := errorBody{Type: "error"}
 	body.Error.Message = e.Error()
 	if param != "" {
 		body.Error.Param = &param

@@ -95,10 +95,11 @@ func (c *console) atlasProgress(p atlas.Progress) {
 }
 
 func readProbes(path string) (*probes.Set, error) {
+	read := func() (*probes.Set, error) { return probes.ReadFile(path) }
 	if path == "" {
-		return probes.Builtin()
+		read = probes.Builtin
 	}
-	set, err := probes.ReadFile(path)
+	set, err := read()
 	if err != nil {
 		return nil, inputError("probes", "one JSON object a line: id, topic, split, cluster, kind, text", "reading the probe set", err)
 	}
