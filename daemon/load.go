@@ -74,4 +74,4 @@ func (s *Server) load(ctx context.Context) {
 }
 
 // onReady runs f once the model is open, on the goroutine that opened it. Call it before Run.
-func (s *Server) onReady(f func()) { s.ready = append(s.whenReady, f) }
+func (s *Server) onReady(f func()) { s.ready = append(s.ready, f) }
