@@ -44,12 +44,13 @@ const (
 
 // Identity is who sent a request. It lies in the request's context.
 type Identity struct {
+	Known     bool   // the request showed the token or a session; false only on open routes
 	Session   string // random id of the browser session; "" for an API client
 	PageToken string // what this session's pages must send back; "" for an API client
 }
 
 // API says whether the request carried the token itself.
-func (i Identity) API() bool { return i.Session == "" }
+func (i Identity) API() bool { return i.Known && i.Session == "" }
 
 type identityKey struct{}
 
@@ -147,6 +148,23 @@ func (a *authenticator) authenticate(r *http.Request) (Identity, *refusal) {
 	return id, nil
 }
 
+// authenticateOpen decides about a request to an open route, which anybody on the allow-lists may make. Whoever shows
+// credentials is known there too; a wrong token is a failure like elsewhere, so that no route can be used to guess.
+func (a *authenticator) authenticateOpen(r *http.Request) (Identity, *refusal) {
+	if ref := a.checkSource(r); ref != nil {
+		return Identity{}, ref
+	}
+	token := len(r.Header.Values("Authorization"))+len(r.Header.Values("X-Api-Key")) > 0
+	if !token && len(r.CookiesNamed(a.cookieName)) == 0 {
+		return Identity{}, nil
+	}
+	id, ref := a.credential(r)
+	if ref != nil && token {
+		return Identity{}, a.limit(r, ref)
+	}
+	return id, nil
+}
+
 // checkSource holds the request to the Host and Origin allow-lists. It needs no credentials.
 func (a *authenticator) checkSource(r *http.Request) *refusal {
 	forbid := func(reason, hint, format string, args ...any) *refusal {
@@ -204,7 +222,7 @@ func (a *authenticator) credential(r *http.Request) (Identity, *refusal) {
 		if right != presented {
 			return Identity{}, unauthorised("bad_credentials", "the token in the request headers is not this daemon's")
 		}
-		return Identity{}, nil
+		return Identity{Known: true}, nil
 	}
 	cookies := r.CookiesNamed(a.cookieName)
 	if len(cookies) == 0 {
@@ -214,7 +232,7 @@ func (a *authenticator) credential(r *http.Request) (Identity, *refusal) {
 	if len(cookies) > 1 || !ok {
 		return Identity{}, unauthorised("bad_session", "this browser's session is over")
 	}
-	return Identity{Session: session, PageToken: a.pageToken(token, session)}, nil
+	return Identity{Known: true, Session: session, PageToken: a.pageToken(token, session)}, nil
 }
 
 // limit turns a refusal into "too many failures" when its sender has failed too often. Only failures are limited: the

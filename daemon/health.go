@@ -10,11 +10,16 @@ func (s *Server) serveHealth(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 }
 
-// readiness is the body of /readyz.
+// readiness is what /readyz tells everybody who may ask.
 type readiness struct {
 	Ready    bool    `json:"ready"`
-	Status   string  `json:"status"` // loading, ready, failed or stopping
-	Progress float64 `json:"progress"`
+	Status   string  `json:"status"`   // loading, ready, failed or stopping
+	Progress float64 `json:"progress"` // of loading, 0 to 1
+}
+
+// readinessDetail is what it tells those who hold the token.
+type readinessDetail struct {
+	readiness
 	Done     int64   `json:"bytes_done"`
 	Total    int64   `json:"bytes_total"` // 0 = not known yet
 	Seconds  float64 `json:"seconds"`     // spent loading so far, or in all
@@ -26,9 +31,10 @@ type readiness struct {
 	Version  string  `json:"version"`
 }
 
-// serveReady answers 200 once requests can be served, and 503 with the progress or the reason until then.
+// serveReady answers 200 once requests can be served, and 503 with the progress until then; it gives names, numbers and
+// the reason of a failure to those who hold the token.
 func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
-	body := readiness{Version: s.version, ReadOnly: s.store.ReadOnly() != nil}
+	body := readinessDetail{Version: s.version, ReadOnly: s.store.ReadOnly() != nil}
 	s.model.mu.Lock()
 	body.Done, body.Total, body.Seconds = s.model.done, s.model.total, s.model.took.Seconds()
 	eng, failure := s.model.eng, s.model.err
@@ -45,10 +51,14 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 		info := eng.Model()
 		body.Ready, body.Status, body.Progress, body.Model, body.Numerics = true, "ready", 1, info.ID, info.NumericsID
 	}
+	status := http.StatusOK
 	if !body.Ready {
+		status = http.StatusServiceUnavailable
 		w.Header().Set("Retry-After", "1")
-		writeJSON(w, http.StatusServiceUnavailable, body)
+	}
+	if !identify(r.Context()).Known {
+		writeJSON(w, status, body.readiness)
 		return
 	}
-	writeJSON(w, http.StatusOK, body)
+	writeJSON(w, status, body)
 }

@@ -111,12 +111,15 @@ func TestAModelThatFailsToLoadLeavesTheDaemonUpWithTheReason(t *testing.T) {
 		t.Fatalf("got %v, want load_failed with a hint", failure)
 	}
 	code, _, body := d.get("/readyz")
-	var ready readiness
+	var ready readinessDetail
 	if err := json.Unmarshal([]byte(body), &ready); err != nil {
 		t.Fatal(err)
 	}
 	if code != 503 || ready.Ready || ready.Status != "failed" || ready.Error != failure.Error() || ready.Hint == "" {
 		t.Errorf("readyz: %d %s", code, body)
+	}
+	if code, _, body := d.do("GET", "/readyz", ""); code != 503 || body != "{\"ready\":false,\"status\":\"failed\",\"progress\":0}\n" {
+		t.Errorf("readyz without the token: %d %s", code, body)
 	}
 	code, _, body = d.get("/v1/models")
 	if code != 503 || !strings.Contains(body, `"code":"load_failed"`) {
@@ -152,7 +155,7 @@ func TestWhileTheModelLoadsEverythingAnswersWithProgress(t *testing.T) {
 
 func TestEveryRouteIsGuardedAndEveryResponseCarriesTheHeaders(t *testing.T) {
 	d := startDaemon(t, nil)
-	for _, path := range []string{"/", "/readyz", "/metrics", "/ws", "/v1/models", "/static/app.css", "/nowhere", "/x/../healthz", "//healthz", "/healthz/", "/%68ealthz/x"} {
+	for _, path := range []string{"/", "/metrics", "/ws", "/v1/models", "/static/app.css", "/nowhere", "/x/../healthz", "//readyz", "/healthz/", "/readyz.json", "/%68ealthz/x"} {
 		code, header, _ := d.do("GET", path, "")
 		if code != http.StatusUnauthorized {
 			t.Errorf("%s without credentials: %d, want 401", path, code)
@@ -165,13 +168,18 @@ func TestEveryRouteIsGuardedAndEveryResponseCarriesTheHeaders(t *testing.T) {
 			t.Errorf("%s from a foreign origin: %d, want 403", path, code)
 		}
 	}
-	code, header, _ := d.do("GET", "/healthz", "")
-	if code != 200 {
-		t.Errorf("healthz without credentials: %d, want 200", code)
-	}
-	checkHeaders(t, "/healthz", header)
-	if code, _, _ := d.do("GET", "/healthz", "", "Host", "evil.example"); code != http.StatusForbidden {
-		t.Errorf("healthz for a foreign host: %d, want 403", code)
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 503} {
+		code, header, _ := d.do("GET", path, "")
+		if code != want {
+			t.Errorf("%s without credentials: %d, want %d", path, code, want)
+		}
+		checkHeaders(t, path, header)
+		if code, _, _ := d.do("GET", path, "", "Host", "evil.example"); code != http.StatusForbidden {
+			t.Errorf("%s for a foreign host: %d, want 403", path, code)
+		}
+		if code, _, _ := d.do("GET", path, "", "X-Api-Key", "guess"); code != http.StatusUnauthorized {
+			t.Errorf("%s with a wrong token: %d, want 401", path, code)
+		}
 	}
 	if code, header, _ := d.do("OPTIONS", "/v1/models", "", "Origin", "http://evil.example", "Access-Control-Request-Method", "GET"); code != 403 || header.Get("Access-Control-Allow-Origin") != "" {
 		t.Errorf("preflight of a foreign origin: %d %v", code, header)

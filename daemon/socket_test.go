@@ -277,7 +277,7 @@ func TestRotatingTheTokenClosesSockets(t *testing.T) {
 	d.auth.token.mu.Lock()
 	d.auth.token.looked = time.Time{} // the look of a second later
 	d.auth.token.mu.Unlock()
-	d.do("GET", "/readyz", "")
+	d.do("GET", "/metrics", "")
 	if got := closeCode(t, ws); got != closeUnauthorised {
 		t.Errorf("close code %d, want %d", got, closeUnauthorised)
 	}
