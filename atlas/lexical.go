@@ -1,20 +1,26 @@
 package atlas
 
 // This file is the token-identity control: is an expert's share high in a topic because of the topic, or because the
-// topic's texts contain tokens that wake it anywhere?
+// topic's texts contain tokens that wake it anywhere? Identity and topic can be told apart only where a token occurs in at
+// least two topics; other positions take no part, and how many those are is reported.
 //
-// For a text, the expected selections of an expert are the sum over its tokens of the rate at which that token selected
-// the expert in all other texts of all topics (cross-fitted: the text itself is left out). Only positions whose token
-// occurs in at least two topics, and in another text, are compared; elsewhere identity and topic cannot be told apart.
-// The residual share is (observed - expected) / compared positions. If selection depends on the token alone, its mean is
-// 0 in every topic whatever tokens the topic uses, because each rate is an unbiased estimate from other texts; and the
-// sum of residuals over a topic is the Mantel-Haenszel numerator, sum over tokens of n_c n_r / N (rate_c - rate_r). A
-// label survives if its residual exceeds the other topics' in a permutation test (prompts as units, largest statistic
-// over the labels); the others are marked lexical. The reported Within is the Mantel-Haenszel rate ratio, topic against
-// the rest, over the compared tokens.
+// Labels. Within one token id, the topic's n_c occurrences and the n_r others' are compared: Mantel and Haenszel's sum over
+// tokens of n_c n_r / N (rate_c - rate_r). It is a sum of one score for each text: over its tokens, n_r/N (in the topic)
+// or -n_c/N (elsewhere) times (selections - occurrences x pooled rate), times sqrt(N/(N-occurrences)), which turns the
+// squared scores of one token's texts into the hypergeometric variance. If selection depends on the token alone, scores
+// have mean 0 whatever tokens the topic uses; texts are the units, and their signs are flipped to see how large the sum
+// becomes by chance, largest over all labels. A label that does not exceed that is marked lexical. The reported Within is
+// the Mantel-Haenszel rate ratio, topic against the rest.
+//
+// Layers and decoding. The expected selections of a text are the sum over its tokens of the rate at which that token
+// selected the expert in all other texts of all topics (cross-fitted: the text itself is left out); the residual share is
+// (observed - expected) / compared positions. A topic that holds most occurrences of a token sets that token's rate, so
+// residuals understate what topics do: the part of the information that tokens explain is an upper bound.
 
 import (
+	"math"
 	"runtime"
+	"slices"
 	"sync"
 
 	"covey/atlas/stats"
@@ -206,36 +212,15 @@ func (m *measurement) lexicalLabels(x *tokenIndex) error {
 	if len(m.atlas.Labels) == 0 {
 		return nil
 	}
-	topics := m.open.design.Topics
-	var columns []int // of labelled experts
-	for _, l := range m.atlas.Labels {
-		if e := m.index(l.Layer, l.ID); len(columns) == 0 || columns[len(columns)-1] != e {
-			columns = append(columns, e)
-		}
-	}
-	family := make([]bool, len(columns)*topics)
-	pair := make([]int, len(m.atlas.Labels))
-	column := -1
-	for i, l := range m.atlas.Labels {
-		if e := m.index(l.Layer, l.ID); column < 0 || columns[column] != e {
-			column++
-		}
-		pair[i] = column*topics + l.Topic
-		family[pair[i]] = true
-	}
-	tests, err := stats.Permutation(m.residual.Columns(columns), m.open.design, stats.TestOptions{
-		Statistic: stats.Difference, Permutations: m.options.Permutations, Seed: stream(m.options.Seed, seedLexical),
-		Threads: m.options.Threads, Family: family,
-	})
+	scores, within := m.withinTokens(x)
+	_, p, err := stats.SignFlips(scores, m.open.design.Cluster, m.options.Permutations, stream(m.options.Seed, seedLexical))
 	if err != nil {
 		return err
 	}
-	within := m.within(x)
 	for i := range m.atlas.Labels {
 		l := &m.atlas.Labels[i]
-		l.WithinP = round(tests.P[pair[i]])
-		l.Within = round(within[i])
-		l.Lexical = tests.P[pair[i]] > m.options.Alpha
+		l.WithinP, l.Within = round(p[i]), round(within[i])
+		l.Lexical = p[i] > m.options.Alpha
 		if l.Lexical {
 			m.atlas.Controls.LexicalLabels++
 		}
@@ -243,61 +228,79 @@ func (m *measurement) lexicalLabels(x *tokenIndex) error {
 	return nil
 }
 
-// within is the Mantel-Haenszel rate ratio of each label: sum a n_r/N over sum b n_c/N, where a of the topic's n_c and b
-// of the rest's n_r occurrences of a token selected the expert. 0 when the rest never did.
-func (m *measurement) within(x *tokenIndex) []float64 {
-	type key struct{ layer, id int }
-	at := map[key][]int{}
+// withinTokens returns the score of every text [texts, labels] and the Mantel-Haenszel rate ratio of every label: sum of
+// a n_r/N over sum of b n_c/N, where a of the topic's n_c and b of the rest's n_r occurrences of a token selected the
+// expert; 0 when the rest never did.
+func (m *measurement) withinTokens(x *tokenIndex) (scores stats.Matrix, ratios []float64) {
+	topics, texts := m.open.design.Topics, len(m.open.seen)
+	scores, ratios = stats.NewMatrix(texts, len(m.atlas.Labels)), make([]float64, len(m.atlas.Labels))
+	byLayer := make([][]int, len(m.info.Shape.Layers))
 	for i, l := range m.atlas.Labels {
-		k := key{m.index(l.Layer, l.ID) / m.info.Shape.Experts, l.ID}
-		at[k] = append(at[k], i)
+		layer := m.index(l.Layer, l.ID) / m.info.Shape.Experts
+		byLayer[layer] = append(byLayer[layer], i)
 	}
-	topics := m.open.design.Topics
-	count := make([]int32, len(x.count)*topics) // [tokens, topics]
+	tallies := make([]tally, texts)
+	count := make([]float64, len(x.count)*topics) // [tokens, topics]
 	for r, ob := range m.open.seen {
+		tallies[r] = x.tally(ob.Tokens)
 		for _, t := range ob.Tokens {
 			count[x.number[t]*topics+m.open.design.Topic[r]]++
 		}
 	}
-	out := make([]float64, len(m.atlas.Labels))
 	m.eachLayer(func(layer int) {
-		for id := range m.info.Shape.Experts {
-			labels := at[key{layer, id}]
-			if labels == nil {
-				continue
-			}
-			selected := make([]int32, len(x.count)*topics)
-			for r, ob := range m.open.seen {
-				for p, t := range ob.Tokens {
-					for _, e := range m.chosen(layer, ob, p) {
-						if int(e) == id {
-							selected[x.number[t]*topics+m.open.design.Topic[r]]++
-						}
-					}
-				}
-			}
-			for _, i := range labels {
-				c := m.atlas.Labels[i].Topic
-				var top, bottom float64
-				for token, n := range x.count {
-					if !x.common(token) {
-						continue
-					}
-					all := 0.0
-					for _, k := range selected[token*topics : (token+1)*topics] {
-						all += float64(k)
-					}
-					a, own := float64(selected[token*topics+c]), float64(count[token*topics+c])
-					top += a * (float64(n) - own) / float64(n)
-					bottom += (all - a) * own / float64(n)
-				}
-				if bottom > 0 {
-					out[i] = top / bottom
-				}
-			}
+		for _, i := range byLayer[layer] {
+			m.withinLabel(x, i, layer, tallies, count, scores, ratios)
 		}
 	})
-	return out
+	return scores, ratios
+}
+
+// withinLabel fills one column of scores and one ratio.
+func (m *measurement) withinLabel(x *tokenIndex, i, layer int, tallies []tally, count []float64, scores stats.Matrix, ratios []float64) {
+	topics, c, id := m.open.design.Topics, m.atlas.Labels[i].Topic, uint16(m.atlas.Labels[i].ID)
+	selected := make([][]float64, len(tallies)) // [texts][distinct tokens] selections
+	inside, all := make([]float64, len(x.count)), make([]float64, len(x.count))
+	for r, ob := range m.open.seen {
+		selected[r] = make([]float64, len(tallies[r].tokens))
+		for j, token := range tallies[r].tokens {
+			for _, p := range tallies[r].places[j] {
+				if slices.Contains(m.chosen(layer, ob, p), id) {
+					selected[r][j]++
+				}
+			}
+			all[token] += selected[r][j]
+			if m.open.design.Topic[r] == c {
+				inside[token] += selected[r][j]
+			}
+		}
+	}
+	top, bottom := 0.0, 0.0
+	for token, n := range x.count {
+		if own := count[token*topics+c]; x.common(token) {
+			top += inside[token] * (float64(n) - own) / float64(n)
+			bottom += (all[token] - inside[token]) * own / float64(n)
+		}
+	}
+	if bottom > 0 {
+		ratios[i] = top / bottom
+	}
+	for r := range tallies {
+		score := 0.0
+		for j, token := range tallies[r].tokens {
+			if !x.common(token) {
+				continue
+			}
+			n, own := float64(x.count[token]), count[token*topics+c]
+			weight := (n - own) / n
+			if m.open.design.Topic[r] != c {
+				weight = -own / n
+			}
+			occurrences := float64(len(tallies[r].places[j]))
+			// A common token occurs in another text too, so n exceeds occurrences.
+			score += weight * (selected[r][j] - occurrences*all[token]/n) * math.Sqrt(n/(n-occurrences))
+		}
+		scores.Row(r)[i] = score
+	}
 }
 
 // lexicalParts is 1 - (information of residual shares) / (information of shares), by layer: both less their mean under

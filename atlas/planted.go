@@ -11,7 +11,7 @@ package atlas
 //   - a lexical confound has a higher rate at the tokens of one topic's vocabulary, in whatever text they stand;
 //   - fillers share what is missing to k.
 //
-// A tenth of every text is drawn from all topics' vocabularies, so that a confound's tokens occur elsewhere too.
+// A twentieth of every text is drawn from all topics' vocabularies, so that a confound's tokens occur elsewhere too.
 
 import (
 	"context"
@@ -120,15 +120,16 @@ func NewPlanted(layers int, seed uint64) (*Planted, *probes.Set, error) {
 	return p, set, err
 }
 
-// write draws a text: 70 % common tokens with Zipf frequencies, 20 % of its topic's vocabulary, 10 % of any topic's.
+// write draws a text: 75 % common tokens with Zipf frequencies, 20 % of its topic's vocabulary, 5 % of any topic's. Nine
+// tenths of the occurrences of a topic's words are then in its own texts.
 func (p *Planted) write(topic int, random *rand.Rand) []int32 {
 	out := make([]int32, 60+random.IntN(131))
 	for i := range out {
 		switch u := random.Float64(); {
-		case u < 0.7:
+		case u < 0.75:
 			// Inverse transform of a density that falls as 1/(rank+3).
 			out[i] = int32(3*math.Pow((commonWords+3)/3.0, random.Float64()) - 3)
-		case u < 0.9:
+		case u < 0.95:
 			out[i] = int32(commonWords + topic*topicWords + random.IntN(topicWords))
 		default:
 			out[i] = int32(commonWords + random.IntN(plantedTopics*topicWords))

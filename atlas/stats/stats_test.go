@@ -441,3 +441,38 @@ func TestContrastCoversTheTrueDifference(t *testing.T) {
 		t.Errorf("one prompt: %g in %g to %g; want 1.5 and no interval", d, low, high)
 	}
 }
+
+func TestSignFlipsHoldTheErrorOfTheLargestColumnAndFindAShift(t *testing.T) {
+	const rounds, alpha = 200, 0.2
+	labelled := 0
+	for round := range rounds {
+		random := rand.New(rand.NewPCG(uint64(round), 6))
+		scores, cluster := NewMatrix(60, 5), make([]int, 60)
+		for r := range scores.Rows {
+			cluster[r] = r / 2
+			for c := range scores.Cols {
+				scores.Row(r)[c] = random.NormFloat64()
+				if r%2 == 1 {
+					scores.Row(r)[c] += scores.Row(r - 1)[c] // rows of a cluster move together
+				}
+			}
+		}
+		_, p, err := SignFlips(scores, cluster, 99, uint64(round))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Min(p) <= alpha {
+			labelled++
+		}
+		for r := range scores.Rows {
+			scores.Row(r)[3] += 2
+		}
+		if _, p, err = SignFlips(scores, cluster, 99, uint64(round)); err != nil || p[3] > 0.02 {
+			t.Fatalf("a mean of two standard deviations over 60 rows has p %v, error %v", p, err)
+		}
+	}
+	// Binomial: three standard errors are 0.085.
+	if got := float64(labelled) / rounds; math.Abs(got-alpha) > 0.085 {
+		t.Errorf("%.3f of null families had a column at alpha %g", got, alpha)
+	}
+}
