@@ -144,8 +144,9 @@ func (c *chats) watch(ctx context.Context, conn *Conn, cmd wire.Command) ([]stri
 		return nil, nil
 	}
 	if t := c.running(message); t != nil && t.conversation == conversation {
-		c.follow(conn, t, cursor{tokens: had[0], blocks: had[1], answer: had[2], reasoning: had[3]})
-		return nil, nil
+		if c.follow(conn, t, cursor{tokens: had[0], blocks: had[1], answer: had[2], reasoning: had[3]}) {
+			return nil, nil
+		}
 	}
 	if again || message != "" {
 		// What the page shows may be out of date: the answer ended, or the connection was away.
@@ -186,11 +187,11 @@ func (c *chats) show(conn *Conn, conversation string) {
 	v.conversation = conversation
 }
 
-// follow lets the connection's view read a turn from a cursor on.
-func (c *chats) follow(conn *Conn, t *turn, at cursor) {
+// follow lets the connection's view read a turn from a cursor on. False if the turn has ended meanwhile.
+func (c *chats) follow(conn *Conn, t *turn, at cursor) bool {
 	c.mu.Lock()
-	v := c.views[conn]
-	if v != nil {
+	running := c.turns[t.message] == t
+	if v := c.views[conn]; v != nil && running {
 		if v.turn != nil && v.turn != t {
 			v.turn.leave(v)
 		}
@@ -199,6 +200,7 @@ func (c *chats) follow(conn *Conn, t *turn, at cursor) {
 	}
 	c.mu.Unlock()
 	t.wake()
+	return running
 }
 
 // refreshOne renders the whole thread for one connection and lets it follow the running answer, if there is one.
@@ -210,8 +212,8 @@ func (c *chats) refreshOne(ctx context.Context, conn *Conn, conversation string)
 	chat, t, at := c.thread(conv, messages)
 	conn.Send(c.patch(wire.Inner, "log", 0, web.Thread(chat)))
 	conn.Send(c.patch(wire.Inner, "meter", 0, web.Meter(chat.Used, chat.Context)))
-	if t != nil {
-		c.follow(conn, t, at)
+	if t != nil && !c.follow(conn, t, at) {
+		return c.refreshOne(ctx, conn, conversation) // it ended while it was rendered
 	}
 	return nil
 }

@@ -20,8 +20,8 @@ import (
 
 const (
 	checkpointEvery = time.Second
-	alternatives    = 5                // other tokens kept for the token view
-	finishPatience  = 15 * time.Second // how long the end of a turn is offered to a store that cannot write
+	alternatives    = 5               // other tokens kept for the token view
+	finishPatience  = 4 * time.Second // how long the end of a turn is offered to a store that cannot write
 )
 
 // begin is what is needed to start an answer.
@@ -117,6 +117,9 @@ func (c *chats) run(ctx context.Context, eng *engine.Engine, t *turn, request en
 	close(t.quit)
 	<-sent
 	<-saved
+	if result := stream.Result(); result != nil {
+		c.server.metrics.finished("chat", result)
+	}
 	c.end(t, outcome(ctx, t, stream.Result(), eng.Model().Shape, stream.Routing()))
 }
 
@@ -257,6 +260,7 @@ func (c *chats) end(t *turn, r store.TurnResult) {
 		}
 	}
 	c.mu.Unlock()
+	t.flush() // for viewers that joined after the last one
 	ctx := context.Background()
 	if err != nil {
 		for _, conn := range viewers {

@@ -29,6 +29,8 @@ func (c *chats) thread(conv store.Conversation, messages []store.Message) (chat 
 			if running := c.running(m.ID); running != nil {
 				t = running
 				at = t.view(&view)
+			} else {
+				view.State, view.Note = web.Stopped, "its end could not be stored"
 			}
 		}
 		if m.Turn != nil && m.Turn.Prompt > 0 {

@@ -41,7 +41,11 @@ func main() {
 		token = dom.Attr(meta, "content")
 	}
 	a.socket = socket.New(token)
+	reports := 0
 	dom.Crashed = func(trace string) {
+		if reports++; reports > 5 {
+			return // one fault that repeats with each frame needs no further report
+		}
 		js.Global().Get("console").Call("error", trace)
 		if fail := js.Global().Get("coveyFail"); fail.Type() == js.TypeFunction {
 			fail.Invoke("Something went wrong on this page.")
@@ -57,6 +61,15 @@ func (a *app) start() {
 	a.startSide()
 	if dom.Is(dom.ID("chat")) {
 		a.startChat()
+	}
+	if dom.Is(dom.ID("experts")) {
+		a.startMap()
+	}
+	if dom.Is(dom.ID("job-form")) {
+		a.startJobs()
+	}
+	if dom.Is(dom.ID("atlas-file")) {
+		a.startAtlases()
 	}
 	a.listen()
 	a.socket.Patch = a.patch

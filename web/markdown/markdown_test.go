@@ -54,6 +54,12 @@ func TestMathematicsKeepsItsUnderscores(t *testing.T) {
 	}
 }
 
+func TestLinesBreakWhereTheModelBrokeThem(t *testing.T) {
+	if got, want := Render("roses are red\nviolets are blue"), "<p>roses are red<br>\nviolets are blue</p>\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // The blocks of a text, and what is still open after them.
 func pieces(text string) (closed []string, open string) {
 	at := 0
