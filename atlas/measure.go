@@ -26,6 +26,9 @@ const (
 // nullDraws is the number of permutations behind the means that are taken off specificity and information.
 const nullDraws = 200
 
+// bundledModel is the model that ships with Covey.
+const bundledModel = "smollm2-moe-32x"
+
 // early is the number of first positions left out by the position control.
 const early = 32
 
@@ -162,6 +165,9 @@ func (m *measurement) start(observed map[string]*Observation) {
 			Open: m.set.Count(probes.Open), SealedTexts: m.set.Count(probes.Sealed), Phase: "prefill",
 			Seed: o.Seed, Permutations: o.Permutations, Draws: o.Draws, Shuffles: o.Shuffles, Alpha: o.Alpha, MinLift: o.MinLift, MinSupport: o.MinSupport,
 		},
+	}
+	if info.ID == bundledModel && m.set.Name == probes.BuiltinName {
+		a.Provenance.Notes = append(a.Provenance.Notes, "this model was trained on corpora of the same 14 topics: its atlas partly shows what it was taught")
 	}
 	for _, p := range m.set.Probes {
 		a.Provenance.Tokens += len(observed[p.ID].Tokens)

@@ -121,5 +121,8 @@ func (s *Set) Count(split string) int {
 //go:embed builtin.jsonl
 var builtin string
 
+// BuiltinName is the name of the built-in set.
+const BuiltinName = "builtin"
+
 // Builtin is the set that ships with Covey: 14 topics, texts written for it.
-func Builtin() (*Set, error) { return Read("builtin", strings.NewReader(builtin)) }
+func Builtin() (*Set, error) { return Read(BuiltinName, strings.NewReader(builtin)) }

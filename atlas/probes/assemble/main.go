@@ -68,7 +68,7 @@ func assemble(src, out, model string, rules probes.Rules, force bool) ([]probes.
 		text.Write(data)
 		text.WriteByte('\n')
 	}
-	set, err := probes.Read("builtin", &text)
+	set, err := probes.Read(probes.BuiltinName, &text)
 	if err != nil {
 		return findings, err
 	}
