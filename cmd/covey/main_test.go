@@ -105,6 +105,31 @@ func TestNoFlagOfAVerbShadowsASetting(t *testing.T) {
 	}
 }
 
+func TestEverySettingAndVerbIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/command-line.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, err := kong.New(&daemon.Config{}, kong.Vars{"data": ""}, kong.NoDefaultHelp())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range settings.Model.Flags {
+		if !strings.Contains(string(text), "`"+f.Name+"`") {
+			t.Errorf("the setting %s is not in docs/command-line.md", f.Name)
+		}
+	}
+	parser, err := kong.New(&cli{}, kong.Vars{"data": "", "version": ""})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, leaf := range parser.Model.Leaves(false) {
+		if verb := strings.TrimPrefix(leaf.Path(), " "); !strings.Contains(string(text), "`"+verb) {
+			t.Errorf("the verb %q is not in docs/command-line.md", verb)
+		}
+	}
+}
+
 func TestConfigPrintsValuesAndWhereTheyCameFrom(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "covey.toml")
 	if err := os.WriteFile(file, []byte("drain = 3\n"), 0o600); err != nil {
