@@ -1,0 +1,634 @@
+//go:build js && wasm
+
+package main
+
+import (
+	"math"
+	"strconv"
+	"syscall/js"
+
+	"covey/web/client/dom"
+	"covey/web/client/mapview"
+	"covey/web/wire"
+)
+
+// expertMap is the map of the experts page. What is known and how it is coloured is mapview's; this file joins it to the
+// page: controls, pointer, keys, and the redraws. A redraw happens before a paint that something asked for; after a pulse
+// that is every paint until the pulse has faded, with one draw call each.
+type expertMap struct {
+	app   *app
+	page  js.Value // #experts
+	frame js.Value
+	over  js.Value // canvas of rulers, crosshair and cursor; takes the pointer and the keys
+	draw  renderer
+	paint *dom.Frames
+
+	data     *mapview.Data
+	view     mapview.View
+	mode     mapview.Mode
+	topic    int
+	layout   mapview.Layout
+	pixels   []byte
+	hidden   uint32 // steps of the legend that are switched off
+	match    []bool // what a search found; nil = no search
+	stale    bool   // colours must be made anew
+	legend   string // labels that the legend shows
+	colored  float64
+	paused   bool
+	lastTime float64 // of the newest pulse
+	missed   bool
+	number   int // of the newest window
+	rows     []rowsAt
+	cursor   [2]int // row, expert; -1 = none
+	pinned   [2]int
+	hover    [2]int
+	pointer  [2]float64
+	moved    bool // the pointer moved since the last paint
+	drag     bool
+	dragged  bool
+	last     [2]float64
+	turn     *turnSteps
+	ink      ink
+}
+
+// rowsAt is how many rows came when.
+type rowsAt struct {
+	at   float64
+	rows int
+}
+
+const (
+	rulerX, rulerY = 32, 20
+	fadeFor        = 1.6 // seconds after which a pulse has faded
+	recolorEvery   = 0.25
+	rateOver       = 2.0 // seconds over which the live rate is taken
+)
+
+func clock() float64 { return js.Global().Get("performance").Call("now").Float() / 1000 }
+
+// startMap makes the map live.
+func (a *app) startMap() {
+	m := &expertMap{
+		app: a, page: dom.ID("experts"), frame: dom.ID("map-frame"), over: dom.ID("map-over"), mode: mapview.Heat,
+		cursor: [2]int{-1, -1}, pinned: [2]int{-1, -1}, hover: [2]int{-1, -1},
+	}
+	m.view.RulerX, m.view.RulerY = rulerX, rulerY
+	m.paint = dom.NewFrames(m.render)
+	if scrub := dom.ID("scrub"); dom.Is(scrub) {
+		m.mode = mapview.Turn
+		m.turn = newTurnSteps(m, dom.Attr(scrub, "data-message"))
+	}
+	a.frames[wire.KindMap] = m.survey
+	a.frames[wire.KindPulses] = m.pulses
+	a.opened = append(a.opened, func(bool) {
+		m.number = 0
+		a.socket.Send(a.orFail(nil), wire.Survey, dom.Attr(m.page, "data-atlas"))
+		a.socket.Send(a.orFail(nil), wire.Follow, "1")
+		if m.turn != nil {
+			m.turn.ask()
+		}
+	})
+	m.controls()
+	m.listen()
+	dom.Hide(m.frame, false)
+	dom.Hide(dom.ID("map-figure"), true)
+	m.draw = newRenderer(dom.ID("map"))
+	dom.SetAttr(m.page, "data-renderer", m.draw.name())
+	m.size()
+}
+
+// controls binds the bar above the map.
+func (m *expertMap) controls() {
+	a := m.app
+	a.changes["map-mode"] = func(el, _ js.Value) { m.show(mapview.Mode(el.Get("value").String())) }
+	a.changes["map-topic"] = func(el, _ js.Value) {
+		m.topic, _ = strconv.Atoi(el.Get("value").String())
+		m.recolor()
+	}
+	a.changes["map-atlas"] = func(el, _ js.Value) {
+		dom.SetAttr(m.page, "data-atlas", el.Get("value").String())
+		a.socket.Send(a.orFail(nil), wire.Survey, el.Get("value").String())
+	}
+	a.inputs["map-search"] = func(el, _ js.Value) { m.search(el.Get("value").String()) }
+	a.actions["map-pause"] = func(el, _ js.Value) {
+		m.paused = !m.paused
+		dom.SetAttr(el, "aria-pressed", strconv.FormatBool(m.paused))
+		dom.SetText(el, map[bool]string{true: "Resume", false: "Pause"}[m.paused])
+		m.recolor()
+	}
+	zoom := func(factor float64) func(_, _ js.Value) {
+		return func(_, _ js.Value) { m.zoom(factor, m.view.Width/2, m.view.Height/2) }
+	}
+	a.actions["map-in"], a.actions["map-out"] = zoom(1.5), zoom(1/1.5)
+	a.actions["map-fit"] = func(_, _ js.Value) { m.view.Fit(); m.paint.Request() }
+	a.actions["map-step"] = func(el, _ js.Value) {
+		m.hidden ^= 1 << number(el, "data-step")
+		dom.SetAttr(el, "aria-pressed", strconv.FormatBool(m.hidden>>number(el, "data-step")&1 == 0))
+		m.recolor()
+	}
+	a.actions["map-unpin"] = func(_, _ js.Value) { m.unpin() }
+	a.actions["map-export"] = func(el, _ js.Value) {
+		menu := dom.ID("map-export-menu")
+		openMenu(menu, el, "")
+	}
+	a.actions["map-png"] = func(_, _ js.Value) { closeMenus(); m.exportPicture() }
+	a.actions["map-csv"] = func(_, _ js.Value) {
+		closeMenus()
+		m.exportText(func() string { return m.data.CSV(m.mode, m.topic, clock()) }, "csv", "text/csv")
+	}
+	a.actions["map-json"] = func(_, _ js.Value) {
+		closeMenus()
+		m.exportText(func() string { return m.data.JSON(m.mode, m.topic, clock()) }, "json", "application/json")
+	}
+}
+
+// listen binds pointer, keys, size and theme.
+func (m *expertMap) listen() {
+	place := func(e js.Value) {
+		m.pointer = [2]float64{e.Get("offsetX").Float(), e.Get("offsetY").Float()}
+	}
+	dom.On(m.over, "pointermove", func(e js.Value) {
+		place(e)
+		if m.drag {
+			dx, dy := m.pointer[0]-m.last[0], m.pointer[1]-m.last[1]
+			if m.dragged || math.Abs(dx)+math.Abs(dy) > 4 {
+				m.dragged = true
+				m.view.Pan(dx, dy)
+				m.last = m.pointer
+			}
+		}
+		m.moved = true
+		m.paint.Request()
+	})
+	dom.On(m.over, "pointerdown", func(e js.Value) {
+		place(e)
+		m.drag, m.dragged, m.last = true, false, m.pointer
+		m.over.Call("setPointerCapture", e.Get("pointerId"))
+	})
+	dom.On(m.over, "pointerup", func(e js.Value) {
+		place(e)
+		if m.drag && !m.dragged {
+			if row, col, ok := m.view.At(m.pointer[0], m.pointer[1]); ok {
+				m.cursor = [2]int{row, col}
+				m.pin(row, col, false)
+			}
+		}
+		m.drag = false
+	})
+	dom.On(m.over, "pointercancel", func(js.Value) { m.drag = false })
+	dom.On(m.over, "pointerleave", func(js.Value) {
+		m.hover, m.moved = [2]int{-1, -1}, false
+		dom.Hide(dom.ID("map-card"), true)
+		m.paint.Request()
+	})
+	dom.On(m.over, "wheel", func(e js.Value) {
+		if !e.Get("ctrlKey").Bool() && !e.Get("metaKey").Bool() {
+			return // the page scrolls
+		}
+		e.Call("preventDefault")
+		place(e)
+		m.zoom(math.Exp(-e.Get("deltaY").Float()/200), m.pointer[0], m.pointer[1])
+	})
+	m.app.keys = append(m.app.keys, m.key)
+	resized := dom.Func(func([]js.Value) { m.size() })
+	js.Global().Get("ResizeObserver").New(resized).Call("observe", m.frame.Get("parentElement"))
+	dom.On(dom.Document, "covey:theme", func(js.Value) { m.ink = ink{}; m.paint.Request() })
+	scheme := dom.Window.Call("matchMedia", "(prefers-color-scheme: dark)")
+	dom.On(scheme, "change", func(js.Value) { m.ink = ink{}; m.paint.Request() })
+}
+
+// key moves the cursor while the map has the focus.
+func (m *expertMap) key(e js.Value) bool {
+	if m.data == nil || modal() {
+		return false
+	}
+	search := dom.ID("map-search")
+	active := dom.Document.Get("activeElement")
+	if active.Equal(search) {
+		if key(e) == "Enter" && m.cursor[0] >= 0 {
+			m.pin(m.cursor[0], m.cursor[1], true)
+			return true
+		}
+		if key(e) == "Escape" {
+			search.Set("value", "")
+			m.search("")
+			return true
+		}
+		return false
+	}
+	if key(e) == "/" && !typing(e) {
+		search.Call("focus")
+		return true
+	}
+	if m.turn != nil && m.turn.key(e) {
+		return true
+	}
+	if !active.Equal(m.over) {
+		return false
+	}
+	move := func(rows, cols int) {
+		if m.cursor[0] < 0 {
+			m.cursor = [2]int{0, 0}
+		} else {
+			m.cursor[0] = min(max(m.cursor[0]+rows, 0), m.view.Rows-1)
+			m.cursor[1] = min(max(m.cursor[1]+cols, 0), m.view.Cols-1)
+		}
+		m.view.Show(m.cursor[0], m.cursor[1])
+		dom.SetText(dom.ID("map-where"), m.describe(m.cursor[0], m.cursor[1]))
+		m.card(m.cursor[0], m.cursor[1])
+		m.paint.Request()
+	}
+	switch key(e) {
+	case "ArrowLeft":
+		move(0, -1)
+	case "ArrowRight":
+		move(0, 1)
+	case "ArrowUp":
+		move(-1, 0)
+	case "ArrowDown":
+		move(1, 0)
+	case "Home":
+		move(0, -m.view.Cols)
+	case "End":
+		move(0, m.view.Cols)
+	case "Enter", " ":
+		if m.cursor[0] >= 0 {
+			m.pin(m.cursor[0], m.cursor[1], true)
+		}
+	case "+", "Shift++":
+		m.zoom(1.5, m.view.Width/2, m.view.Height/2)
+	case "-":
+		m.zoom(1/1.5, m.view.Width/2, m.view.Height/2)
+	case "0":
+		m.view.Fit()
+		m.paint.Request()
+	case "Escape":
+		m.unpin()
+		m.cursor = [2]int{-1, -1}
+		dom.Hide(dom.ID("map-card"), true)
+	default:
+		return false
+	}
+	return true
+}
+
+func (m *expertMap) zoom(factor, x, y float64) {
+	m.view.Zoom(factor, x, y)
+	m.paint.Request()
+}
+
+// survey takes a Map frame.
+func (m *expertMap) survey(frame []byte) error {
+	f, err := wire.DecodeMap(frame)
+	if err != nil {
+		return err
+	}
+	m.data = mapview.NewData(f, m.data, clock())
+	m.view.Cols, m.view.Rows = f.Shape.Experts, len(f.Shape.Layers)
+	m.pixels = make([]byte, 4*m.data.Cells())
+	m.draw.fit(m.view.Cols, m.view.Rows)
+	pick := dom.ID("map-topic")
+	dom.SetText(pick, "")
+	for i, t := range f.Topics {
+		option := dom.New("option", "", t.Topic)
+		option.Set("value", strconv.Itoa(i))
+		pick.Call("append", option)
+	}
+	m.topic = min(m.topic, max(0, len(f.Topics)-1))
+	m.size()
+	m.show(m.mode)
+	m.goTo(js.Global().Get("location").Get("hash").String())
+	return nil
+}
+
+// goTo pins the expert that an address like #l12e5 names.
+func (m *expertMap) goTo(hash string) {
+	if len(hash) < 2 || hash[1] != 'l' {
+		return
+	}
+	if row, col, _, ok := m.data.Find(hash[1:]); ok && row >= 0 && col >= 0 && m.pinned[0] < 0 {
+		m.cursor = [2]int{row, col}
+		m.view.Show(row, col)
+		m.pin(row, col, false)
+	}
+}
+
+// show changes the mode.
+func (m *expertMap) show(mode mapview.Mode) {
+	m.mode, m.hidden = mode, 0
+	dom.ID("map-mode").Set("value", string(mode))
+	dom.Hide(dom.ID("map-topic-pick"), mode != mapview.Topic)
+	m.recolor()
+}
+
+// recolor asks for new colours at the next paint.
+func (m *expertMap) recolor() {
+	m.stale = true
+	m.paint.Request()
+}
+
+// pulses takes a window of live routing.
+func (m *expertMap) pulses(frame []byte) error {
+	p, err := wire.DecodePulses(frame)
+	if err != nil || m.data == nil {
+		return err
+	}
+	now := clock()
+	m.missed = m.missed || m.number > 0 && p.Number != m.number+1
+	m.number = p.Number
+	m.data.Pulse(p, now)
+	m.rows = append(m.rows, rowsAt{now, p.Rows})
+	m.live(now, p.Sequences)
+	m.lastTime = now
+	if m.paused {
+		return nil
+	}
+	if m.turn == nil || !m.turn.held() {
+		m.draw.pulse(p, now)
+	}
+	m.paint.Request()
+	return nil
+}
+
+// live says how much runs.
+func (m *expertMap) live(now float64, sequences int) {
+	sum := 0
+	for len(m.rows) > 0 && m.rows[0].at < now-rateOver {
+		m.rows = m.rows[1:]
+	}
+	for _, r := range m.rows {
+		sum += r.rows
+	}
+	text := "Nothing runs"
+	if sequences > 0 {
+		text = plural(sequences, "sequence") + ", " + strconv.Itoa(int(float64(sum)/rateOver+0.5)) + " tokens/s"
+		if m.missed {
+			text += ", some pulses dropped"
+		}
+	}
+	line := dom.ID("map-live")
+	if dom.Text(line) != text {
+		dom.SetText(line, text)
+	}
+	dom.Flag(line, "data-on", sequences > 0)
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.Itoa(n) + " " + what + "s"
+}
+
+// render paints: colours when they are stale, then the grid, then rulers and marks.
+func (m *expertMap) render() {
+	if m.data == nil || m.view.Cell == 0 {
+		return
+	}
+	now := clock()
+	glowing := now-m.lastTime < fadeFor && !m.paused
+	if m.stale || glowing && now-m.colored > recolorEvery && (m.mode == mapview.Heat || m.mode == mapview.Imbalance || m.mode == mapview.Recency) {
+		m.color(now)
+	}
+	if m.moved {
+		m.moved = false
+		m.pointAt()
+	}
+	m.draw.draw(&m.view, now, m.colors())
+	m.overlay()
+	switch {
+	case glowing:
+		m.paint.Request()
+	case m.lastTime > 0 && now-m.lastTime < fadeFor+1:
+		m.live(now, 0)
+	}
+}
+
+// color sorts the cells into steps and uploads the pixels. Its time is kept on the page for whoever measures.
+func (m *expertMap) color(now float64) {
+	m.layout = m.data.Classify(m.mode, m.topic, now, m.layout.Steps)
+	m.layout.Pixels(m.hidden, m.match, m.pixels)
+	m.draw.upload(m.pixels)
+	m.stale, m.colored = false, now
+	dom.SetAttr(m.page, "data-update-us", strconv.Itoa(int((clock()-now)*1e6)))
+	m.showLegend()
+}
+
+// showLegend makes the legend's buttons anew when its numbers have changed.
+func (m *expertMap) showLegend() {
+	text := string(m.mode)
+	for _, s := range m.layout.Legend {
+		text += "|" + s.Label
+	}
+	if text == m.legend {
+		return
+	}
+	m.legend = text
+	box := dom.ID("map-legend")
+	dom.SetText(box, "")
+	box.Call("append", dom.New("span", "legend-name", legendName(m.mode, m.data, m.topic)))
+	for i, s := range m.layout.Legend {
+		button := dom.New("button", "legend-step", "")
+		button.Set("type", "button")
+		dom.SetAttr(button, "data-action", "map-step")
+		dom.SetAttr(button, "data-step", strconv.Itoa(i))
+		dom.SetAttr(button, "aria-pressed", strconv.FormatBool(m.hidden>>i&1 == 0))
+		swatch := dom.New("span", "legend-swatch", "")
+		dom.Style(swatch, "--swatch", "rgb("+strconv.Itoa(int(s.Color[0]))+" "+strconv.Itoa(int(s.Color[1]))+" "+strconv.Itoa(int(s.Color[2]))+")")
+		button.Call("append", swatch, dom.New("span", "num", s.Label))
+		box.Call("append", button)
+	}
+	unknown := dom.New("span", "legend-unknown muted", "")
+	unknown.Call("append", dom.New("span", "legend-swatch legend-hatch", ""), dom.New("span", "", "nothing known"))
+	box.Call("append", unknown)
+}
+
+func legendName(mode mapview.Mode, d *mapview.Data, topic int) string {
+	switch mode {
+	case mapview.Heat:
+		return "Selections"
+	case mapview.Turn:
+		return "Selections in this answer"
+	case mapview.Recency:
+		return "Last chosen within"
+	case mapview.Imbalance:
+		return "Load over an even load"
+	case mapview.Topic:
+		if topic < len(d.Topics) {
+			return "Lift in " + d.Topics[topic].Topic
+		}
+		return "Lift"
+	}
+	return "Specificity"
+}
+
+// search dims what a text does not name, or shows the topic it names.
+func (m *expertMap) search(text string) {
+	if m.data == nil {
+		return
+	}
+	row, col, topic, ok := m.data.Find(text)
+	dom.SetAttr(dom.ID("map-search"), "aria-invalid", strconv.FormatBool(!ok && text != ""))
+	m.match = nil
+	switch {
+	case ok && topic >= 0:
+		m.topic = topic
+		dom.ID("map-topic").Set("value", strconv.Itoa(topic))
+		m.legend = ""
+		m.show(mapview.Topic)
+		return
+	case ok:
+		m.match = make([]bool, m.data.Cells())
+		for i := range m.match {
+			m.match[i] = (row < 0 || i/m.view.Cols == row) && (col < 0 || i%m.view.Cols == col)
+		}
+		if row >= 0 && col >= 0 {
+			m.cursor = [2]int{row, col}
+			m.view.Show(row, col)
+			m.card(row, col)
+		}
+	}
+	m.recolor()
+}
+
+// pointAt shows the card of the cell under the pointer.
+func (m *expertMap) pointAt() {
+	row, col, ok := m.view.At(m.pointer[0], m.pointer[1])
+	if !ok || m.dragged && m.drag {
+		m.hover = [2]int{-1, -1}
+		dom.Hide(dom.ID("map-card"), true)
+		return
+	}
+	m.hover = [2]int{row, col}
+	m.card(row, col)
+}
+
+// card shows the small card beside a cell.
+func (m *expertMap) card(row, col int) {
+	card := dom.ID("map-card")
+	if dom.Attr(card, "data-cell") != strconv.Itoa(row*m.view.Cols+col) {
+		dom.SetAttr(card, "data-cell", strconv.Itoa(row*m.view.Cols+col))
+		dom.SetText(card, "")
+		for i, line := range m.lines(row, col) {
+			tag := "p"
+			if i == 0 {
+				tag = "b"
+			}
+			card.Call("append", dom.New(tag, "num", line))
+		}
+	}
+	dom.Hide(card, false)
+	x, y := m.view.Left+float64(col+1)*m.view.Cell+8, m.view.Top+float64(row+1)*m.view.Cell+8
+	width, height := card.Get("offsetWidth").Float(), card.Get("offsetHeight").Float()
+	if x+width > m.view.Width {
+		x = max(0, m.view.Left+float64(col)*m.view.Cell-width-8)
+	}
+	if y+height > m.view.Height {
+		y = max(0, m.view.Top+float64(row)*m.view.Cell-height-8)
+	}
+	dom.Style(card, "transform", "translate("+pixels(x)+","+pixels(y)+")")
+}
+
+// lines is what the card says.
+func (m *expertMap) lines(row, col int) []string {
+	d, now := m.data, clock()
+	cell := row*m.view.Cols + col
+	n := d.Value(mapview.Heat, 0, cell, now)
+	out := []string{
+		"Layer " + strconv.Itoa(d.Shape.Layers[row]) + ", expert " + strconv.Itoa(col),
+		mapview.Figure(mapview.Heat, n) + " selections, load " + mapview.Figure(mapview.Imbalance, d.Value(mapview.Imbalance, 0, cell, now)),
+		"last " + mapview.Figure(mapview.Recency, d.Value(mapview.Recency, 0, cell, now)),
+	}
+	if m.mode == mapview.Turn {
+		out = append(out, mapview.Figure(mapview.Turn, d.Value(mapview.Turn, 0, cell, now))+" in this answer so far")
+	}
+	best := -1
+	for i := range d.Topics {
+		low := float64(d.Topics[i].Low[cell])
+		if low > 1 && (best < 0 || low > float64(d.Topics[best].Low[cell])) {
+			best = i
+		}
+	}
+	if m.mode == mapview.Topic {
+		best = m.topic
+	}
+	if best >= 0 && best < len(d.Topics) {
+		t := d.Topics[best]
+		out = append(out, t.Topic+": lift "+two(t.Lift[cell])+" ["+two(t.Low[cell])+", "+two(t.High[cell])+"]")
+	}
+	return out
+}
+
+func two(v float32) string { return mapview.Figure(mapview.Topic, float64(v)) }
+
+// describe is the card for a screen reader.
+func (m *expertMap) describe(row, col int) string {
+	text := ""
+	for i, line := range m.lines(row, col) {
+		if i > 0 {
+			text += ". "
+		}
+		text += line
+	}
+	return text
+}
+
+// pin shows the panel about an expert.
+func (m *expertMap) pin(row, col int, focus bool) {
+	m.pinned = [2]int{row, col}
+	layer := strconv.Itoa(m.data.Shape.Layers[row])
+	m.app.socket.Send(m.app.orFail(func(wire.Ack) {
+		if focus || narrow() {
+			dom.ID("map-panel").Call("scrollIntoView", map[string]any{"block": "nearest"})
+		}
+		if focus {
+			dom.Focus(dom.ID("map-panel"))
+		}
+	}), wire.Inspect, layer, strconv.Itoa(col), dom.Attr(m.page, "data-atlas"))
+	location := js.Global().Get("location")
+	js.Global().Get("history").Call("replaceState", js.Null(), "", location.Get("pathname").String()+location.Get("search").String()+"#l"+layer+"e"+strconv.Itoa(col))
+	m.paint.Request()
+}
+
+func (m *expertMap) unpin() {
+	if m.pinned[0] < 0 {
+		return
+	}
+	m.pinned = [2]int{-1, -1}
+	panel := dom.ID("map-panel")
+	dom.SetText(panel, "")
+	panel.Call("append", dom.New("p", "muted", "Point at a cell, or choose one with the arrow keys and Enter, to read what its expert has served."))
+	dom.Focus(m.over)
+	m.paint.Request()
+}
+
+// size fits canvases and view to the room there is.
+func (m *expertMap) size() {
+	box := m.frame.Get("parentElement")
+	width := box.Get("clientWidth").Float()
+	if width < 50 {
+		return
+	}
+	room := max(240, dom.Window.Get("innerHeight").Float()-260)
+	height := room
+	if m.view.Cols > 0 {
+		cell := math.Floor((width - rulerX) / float64(m.view.Cols))
+		if cell >= 1 {
+			height = min(room, rulerY+max(2, min(cell, 28))*float64(m.view.Rows)+2)
+		}
+		height = max(height, min(room, rulerY+2*float64(m.view.Rows)))
+	}
+	refit := m.view.Cell == 0 || width != m.view.Width || height != m.view.Height
+	m.view.Width, m.view.Height = width, height
+	ratio := max(1, dom.Window.Get("devicePixelRatio").Float())
+	dom.Style(m.frame, "height", pixels(height))
+	for _, c := range []js.Value{dom.ID("map"), m.over} {
+		c.Set("width", int(width*ratio))
+		c.Set("height", int(height*ratio))
+	}
+	m.draw.scale(ratio)
+	if refit && m.view.Cols > 0 {
+		m.view.Fit()
+	}
+	m.paint.Request()
+}
