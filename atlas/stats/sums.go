@@ -28,8 +28,8 @@ type scale struct {
 // block holds eight columns of unit sums in fixed point.
 type block struct {
 	units  *units
-	packed [][width]uint64 // [units] value<<shift | value*value
-	sized  [][width]uint64 // [units] size*value; nil when every unit is one row
+	packed *[maxUnits][width]uint64 // [units] value<<shift | value*value; only the units' pages are ever touched
+	sized  *[maxUnits][width]uint64 // [units] size*value; nil when every unit is one row
 	shift  uint
 	limit  float64 // largest fixed-point value
 	scale  scale
@@ -46,10 +46,10 @@ func newBlock(u *units) *block {
 	spare := bits.Len(uint(longest))
 	v := (64 - 2*spare) / 3
 	b := &block{units: u, shift: uint(2*v + spare), limit: float64(uint64(1)<<v - 1)}
-	b.packed = make([][width]uint64, len(u.rows))
+	b.packed = new([maxUnits][width]uint64)
 	b.values = make([]float64, len(u.rows)*width)
 	if !u.single {
-		b.sized = make([][width]uint64, len(u.rows))
+		b.sized = new([maxUnits][width]uint64)
 	}
 	return b
 }
@@ -94,8 +94,8 @@ func (b *block) load(x Matrix, from int) (cols int) {
 	return cols
 }
 
-// sums adds the rows of list into s.
-func sums(rows [][width]uint64, list draw, s *[width]uint64) {
+// sums adds the rows of list into s. A 16-bit unit is always inside the array, so the loop checks no bounds.
+func sums(rows *[maxUnits][width]uint64, list draw, s *[width]uint64) {
 	var a0, a1, a2, a3, a4, a5, a6, a7 uint64
 	for _, unit := range list {
 		r := &rows[unit]
