@@ -51,6 +51,7 @@ static void block(canon_program *p, const canon_op *op, int32_t row, int32_t hea
     a.k[i] = kv->data + ((int64_t)pages[i] * kv->layers + op->i[0]) * 2 * part + at;
     a.v[i] = a.k[i] + part;
   }
+  if (b + 1 < s->blocks && !p->split) a.after = kv->data + ((int64_t)pages[4] * kv->layers + op->i[0]) * 2 * part + at;
   p->k->attend(&a);
 }
 

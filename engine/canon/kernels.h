@@ -29,6 +29,7 @@ typedef struct {
   int32_t queries, dim, form, lo, hi;   // positions lo <= p < hi of the block
   float scale;
   const uint8_t *k[4], *v[4];           // pages: keys [dim][64], values [64][dim]
+  const uint8_t *after;                 // what will be read next (to be fetched early), or null
   float *m, *l, *o;          // [queries], [queries], [queries, dim]
 } canon_attend;
 

@@ -224,18 +224,23 @@ static SPECIAL void attend_block(const int form, const int nq, const canon_atten
   for (int i = 0; i < nq; i++) q[i] = a->q + (int64_t)(q0 + i) * dim;
   for (int32_t t = lo & ~(CHUNK - 1); t < hi; t += CHUNK) {
     const uint8_t *k = a->k[t >> 6] + (t & 63) * size;
+    // Keys of one channel lie 64 apart, which hardware does not foresee: while a page is read, the next one is fetched.
+    const uint8_t *next = ((t >> 6) + 1) * 64 < hi ? a->k[(t >> 6) + 1] : a->v[lo >> 6];
+    next += (t & 63) * size;
     vf acc[3][VECTORS];
     UNROLL(3)
     for (int i = 0; i < nq; i++)
       UNROLL(4)
       for (int v = 0; v < VECTORS; v++) acc[i][v] = v_set(0);
-    for (int32_t d = 0; d < dim; d++, k += 64 * size)
+    for (int32_t d = 0; d < dim; d++, k += 64 * size, next += 64 * size) {
+      __builtin_prefetch(next);
       UNROLL(4)
       for (int v = 0; v < VECTORS; v++) {
         vf key = v_load_form(form, k, v * VL);
         UNROLL(3)
         for (int i = 0; i < nq; i++) acc[i][v] = v_fma(v_set(q[i][d]), key, acc[i][v]);
       }
+    }
     UNROLL(3)
     for (int i = 0; i < nq; i++)
       UNROLL(4)
@@ -262,28 +267,37 @@ static SPECIAL void attend_block(const int form, const int nq, const canon_atten
     a->m[q0 + i] = m;
     a->l[q0 + i] = v_tree(lane);
   }
-  int32_t c = 0;
-  for (; c + CHUNK <= dim; c += CHUNK) {
-    vf acc[3][VECTORS];
-    UNROLL(3)
-    for (int i = 0; i < nq; i++)
-      UNROLL(4)
-      for (int v = 0; v < VECTORS; v++) acc[i][v] = v_set(0);
-    for (int32_t t = lo; t < hi; t++) {
-      const uint8_t *row = a->v[t >> 6] + ((int64_t)(t & 63) * dim + c) * size;
-      UNROLL(4)
-      for (int v = 0; v < VECTORS; v++) {
-        vf value = v_load_form(form, row, v * VL);
-        UNROLL(3)
-        for (int i = 0; i < nq; i++) acc[i][v] = v_fma(v_set(p[i][t]), value, acc[i][v]);
+  // Page by page, so that the channels of a page beyond the first few are read while it is in the cache; between pages the
+  // sums wait in o.
+  int32_t c, whole = dim / CHUNK * CHUNK;
+  UNROLL(3)
+  for (int i = 0; i < nq; i++) memset(a->o + (int64_t)(q0 + i) * dim, 0, (size_t)whole * 4);
+  for (int32_t page = lo >> 6; page * 64 < hi; page++) {
+    int32_t from = page * 64 > lo ? page * 64 : lo, to = page * 64 + 64 < hi ? page * 64 + 64 : hi;
+    const uint8_t *next = (page + 1) * 64 < hi ? a->v[page + 1] : a->after ? a->after : a->v[page];
+    for (c = 0; c < whole; c += CHUNK) {
+      vf acc[3][VECTORS];
+      UNROLL(3)
+      for (int i = 0; i < nq; i++)
+        UNROLL(4)
+        for (int v = 0; v < VECTORS; v++) acc[i][v] = v_load(a->o + (int64_t)(q0 + i) * dim + c + v * VL);
+      for (int32_t t = from; t < to; t++) {
+        int64_t at = ((int64_t)(t & 63) * dim + c) * size;
+        __builtin_prefetch(next + at);
+        UNROLL(4)
+        for (int v = 0; v < VECTORS; v++) {
+          vf value = v_load_form(form, a->v[page] + at, v * VL);
+          UNROLL(3)
+          for (int i = 0; i < nq; i++) acc[i][v] = v_fma(v_set(p[i][t]), value, acc[i][v]);
+        }
       }
+      UNROLL(3)
+      for (int i = 0; i < nq; i++)
+        UNROLL(4)
+        for (int v = 0; v < VECTORS; v++) v_store(a->o + (int64_t)(q0 + i) * dim + c + v * VL, acc[i][v]);
     }
-    UNROLL(3)
-    for (int i = 0; i < nq; i++)
-      UNROLL(4)
-      for (int v = 0; v < VECTORS; v++) v_store(a->o + (int64_t)(q0 + i) * dim + c + v * VL, acc[i][v]);
   }
-  for (; c < dim; c += VL) {
+  for (c = whole; c < dim; c += VL) {
     int n = dim - c < VL ? dim - c : VL;
     vf acc[3];
     UNROLL(3)
