@@ -43,8 +43,11 @@ func (c *benchCmd) Run(con *console) error {
 	if c.Runs < 1 || c.Runs > 1000 || c.Prompt < 1 || c.Tokens < 2 {
 		return &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: "bench: --runs is 1 to 1000, --prompt at least 1, --tokens at least 2"}
 	}
-	if c.What == "kernels" {
+	switch c.What {
+	case "kernels":
 		return c.kernels(con)
+	case "read":
+		return c.read(con)
 	}
 	eng, err := openEngine(ctx, con, c.EngineConfig)
 	if err != nil {
@@ -53,12 +56,6 @@ func (c *benchCmd) Run(con *console) error {
 	defer eng.Close()
 	info := eng.Model()
 	report := benchReport{Runs: c.Runs, PromptTokens: c.Prompt, BytesPerToken: info.BytesPerToken, Model: info.ID, NumericsID: info.NumericsID, ISA: info.ISA, Threads: info.Threads, Version: version}
-	if c.What == "read" {
-		report.PromptTokens = 0
-		report.ReadRuns = readSpeed(info.Threads, c.Runs)
-		report.Read = median(report.ReadRuns)
-		return c.print(con, report)
-	}
 	request := engine.Request{Prompt: benchPrompt(info, c.Prompt), MaxTokens: 1, IgnoreEOS: true, Logprobs: -1}
 	if c.What == "decode" {
 		request.MaxTokens = c.Tokens
@@ -82,9 +79,24 @@ func (c *benchCmd) Run(con *console) error {
 	con.clear()
 	report.Prefill, report.Decode = median(report.PrefillRuns), median(report.DecodeRuns)
 	report.Used = float64(report.BytesPerToken) * report.Decode / 1e9
-	report.ReadRuns = readSpeed(info.Threads, 3)
+	if report.ReadRuns, err = readSpeed(info.ISA, info.Threads, c.Runs); err != nil {
+		return err
+	}
 	report.Read = median(report.ReadRuns)
 	return c.print(con, report)
+}
+
+// read needs no model.
+func (c *benchCmd) read(con *console) error {
+	runs, err := readSpeed(c.ISA, c.Threads, c.Runs)
+	if err != nil {
+		return inputError("bench", "choose another --isa or --threads", "measuring memory", err)
+	}
+	if c.JSON {
+		return con.json(benchReport{Read: median(runs), ReadRuns: runs, Runs: c.Runs, ISA: c.ISA, Threads: c.Threads, Version: version})
+	}
+	_, err = fmt.Fprintf(con.out, "read %.1f GB/s (median of %d; %.1f to %.1f)\n", median(runs), len(runs), slices.Min(runs), slices.Max(runs))
+	return err
 }
 
 // kernels needs no model.

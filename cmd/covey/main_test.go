@@ -233,6 +233,33 @@ func TestRunAnswersOnStandardOutputAndReportsAsJSON(t *testing.T) {
 	}
 }
 
+func TestBenchReportsEveryRun(t *testing.T) {
+	for _, what := range []string{"decode", "prefill", "read"} {
+		code, out, stderr := covey(t, nil, "", "bench", what, "--model", testModel, "--context", "512", "--runs", "1", "--prompt", "16", "--tokens", "4", "--json")
+		var r benchReport
+		if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
+			t.Fatalf("%s: exit code %d, error %v, stderr %s", what, code, err, stderr)
+		}
+		if (r.Decode > 0) != (what == "decode") || (r.Prefill > 0) != (what != "read") || r.Read <= 0 || r.Runs != 1 || len(r.ReadRuns) != 1 || len(r.DecodeRuns) > 1 || len(r.PrefillRuns) > 1 {
+			t.Errorf("%s: %s", what, out)
+		}
+		if what != "read" && (r.NumericsID == "" || r.BytesPerToken == 0 || r.Threads == 0) {
+			t.Errorf("%s does not say what was measured: %s", what, out)
+		}
+	}
+}
+
+func TestMedianOfRuns(t *testing.T) {
+	for _, c := range []struct {
+		runs []float64
+		want float64
+	}{{nil, 0}, {[]float64{3}, 3}, {[]float64{5, 1, 3}, 3}, {[]float64{4, 1, 2, 3}, 2.5}} {
+		if got := median(c.runs); got != c.want {
+			t.Errorf("median of %v: %v, want %v", c.runs, got, c.want)
+		}
+	}
+}
+
 func TestChatKeepsTheConversationAndObeysCommands(t *testing.T) {
 	script := "/help\nMy name is Ada.\n\"\"\"\nline one\nline two\n\"\"\"\n/system Answer in French.\n/nonsense\n/reset\n/quit\nnever read\n"
 	code, out, stderr := covey(t, nil, script, "chat", "--model", testModel, "--temperature", "0", "--max-tokens", "4", "--context", "512")
