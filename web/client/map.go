@@ -339,6 +339,7 @@ func (m *expertMap) pulses(frame []byte) error {
 	m.data.Pulse(p, now)
 	m.rows = append(m.rows, rowsAt{now, p.Rows})
 	m.live(now, p.Sequences)
+	dom.SetAttr(m.page, "data-lit", strconv.Itoa(len(p.Cells)))
 	m.lastTime = now
 	if m.paused {
 		return nil

@@ -1,0 +1,178 @@
+package daemon
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// smallSet is a probe set of three topics that a test can afford: per topic six open and two sealed texts, each a
+// cluster of its own.
+func smallSet(t *testing.T) string {
+	t.Helper()
+	topics := map[string][]string{
+		"cooking": {"Stir the onions in butter", "Bake the bread until golden", "Whisk two eggs with sugar", "Simmer the soup for an hour", "Salt the water, then the pasta", "Roast the carrots with oil", "Knead the dough by hand", "Grate the cheese over the rice"},
+		"code":    {"func main() { return 0 }", "for i := range list { sum += i }", "if err != nil { return err }", "import numpy as np; np.zeros(3)", "SELECT name FROM users WHERE id = 1", "while (x < 10) { x++; }", "def add(a, b): return a + b", "class Node { int value; Node next; }"},
+		"law":     {"The tenant shall pay the rent", "The court denied the motion", "This contract is void if signed", "The defendant waived the right", "Section two of the act applies", "The plaintiff seeks damages", "The parties agree to arbitration", "The statute bars the claim"},
+	}
+	var b strings.Builder
+	for _, topic := range []string{"cooking", "code", "law"} {
+		for i, text := range topics[topic] {
+			split := "open"
+			if i >= 6 {
+				split = "sealed"
+			}
+			line, err := json.Marshal(map[string]string{"id": fmt.Sprintf("%s-%d", topic, i), "topic": topic, "split": split, "text": text + ". " + text + "."})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.Write(line)
+			b.WriteString("\n")
+		}
+	}
+	return b.String()
+}
+
+func TestExpertsLightUpWhileAnotherTabGenerates(t *testing.T) {
+	d := modelDaemon(t)
+	open := openBrowser(t)
+	chat, board := open(), open()
+	chat.do(chromedp.Navigate(d.Link()))
+	chat.live()
+
+	board.do(chromedp.EmulateViewport(1280, 900))
+	board.theme("light")
+	board.do(chromedp.Navigate(d.base + "/experts"))
+	board.live()
+	board.until(`document.querySelector(".legend-step")`)
+
+	chat.do(chromedp.SendKeys(chromedp.CSS("#draft"), "Write a long story about a lighthouse."))
+	chat.press("Enter", "Enter", 13, 0)
+	chat.until(running)
+	board.until(`document.getElementById("map-live").hasAttribute("data-on")`)
+	board.until(`Number(document.getElementById("experts").dataset.lit) >= 29`) // experts of every layer
+	board.until(`document.querySelectorAll(".legend-step").length > 3`)
+	board.shoot("map-live-light")
+	board.theme("dark")
+	board.until(`document.querySelectorAll(".legend-step").length > 4`)
+	board.shoot("map-live-dark")
+
+	// By keyboard: the cursor, the card, the panel.
+	board.do(chromedp.Focus(chromedp.CSS("#map-over")))
+	for range 3 {
+		board.press("ArrowDown", "ArrowDown", 40, 0)
+		board.press("ArrowRight", "ArrowRight", 39, 0)
+	}
+	board.until(`/Layer \d+, expert 3/.test(document.getElementById("map-where").innerText)`)
+	board.press("Enter", "Enter", 13, 0)
+	board.until(`/expert 3/.test(document.querySelector("#map-panel h2")?.innerText)`)
+	board.until(`/^#l\d+e3$/.test(location.hash)`)
+	board.shoot("map-panel-dark")
+
+	// Search dims the rest.
+	board.do(chromedp.SendKeys(chromedp.CSS("#map-search"), "l12 e5"))
+	board.until(`/Layer 12, expert 5/.test(document.getElementById("map-card").innerText)`)
+	t.Logf("colours of 928 cells made and uploaded in %s us with %s", eval[string](board, `document.getElementById("experts").dataset.updateUs`),
+		eval[string](board, `document.getElementById("experts").dataset.renderer`))
+
+	chat.click("#stop")
+	chat.until(`document.querySelector(".stats")`)
+	message := eval[string](chat, `document.querySelector(".msg-answer").id.slice(2)`)
+
+	// The same answer, token by token, from what was stored.
+	board.do(chromedp.Navigate(d.base + "/experts?turn=" + message))
+	board.live()
+	board.until(`document.querySelectorAll("#scrub-text span").length > 3`)
+	board.press(".", "Period", 190, 0)
+	board.press(".", "Period", 190, 0)
+	board.until(`document.getElementById("scrub-where").innerText.startsWith("3/")`)
+	board.until(`document.querySelectorAll(".legend-step").length > 1`)
+	board.shoot("map-turn-dark")
+
+	board.do(chromedp.EmulateViewport(360, 740))
+	if wide := eval[int](board, "document.documentElement.scrollWidth"); wide > 360 {
+		t.Errorf("the map page is %d pixels wide on a screen of 360", wide)
+	}
+	board.shoot("map-phone-dark")
+	board.healthy()
+	chat.healthy()
+}
+
+func TestAProbeBatchRunsFromThePageToItsAtlas(t *testing.T) {
+	d := modelDaemon(t)
+	b := openBrowser(t)()
+	b.do(chromedp.EmulateViewport(1280, 900))
+	b.theme("light")
+	b.do(chromedp.Navigate(d.Link()))
+	b.live()
+	b.do(chromedp.Navigate(d.base + "/jobs"))
+	b.live()
+	b.shoot("jobs-light")
+
+	// A set that cannot be measured is refused with the reason, and the form keeps what was written.
+	fill := func(text string) {
+		b.t.Helper()
+		eval[bool](b, fmt.Sprintf(`(() => { const f = document.getElementById("job-form"); f.text.value = %q; f.text.dispatchEvent(new Event("input", {bubbles: true})); f.draws.value = 200; return true })()`, text))
+	}
+	fill(`{"id":"a","topic":"x","text":""}`)
+	b.click(`#job-form button[value="start"]`)
+	b.until(`/line 1.*text.*empty/.test(document.querySelector(".problem")?.innerText)`)
+
+	b.mu.Lock()
+	b.faults = nil // the browser reports the refusal as an error of its own
+	b.mu.Unlock()
+
+	fill(smallSet(t))
+	b.click(`#job-form button[value="check"]`)
+	b.until(`/tokens: a text has/.test(document.querySelector("#new .notes")?.innerText)`)
+	b.shoot("jobs-findings-light")
+	fill(smallSet(t))
+	b.click(`#job-form button[value="start"]`)
+	b.until(`document.querySelector('.job a[href^="/atlas/"]')`) // the row changes by itself
+	b.shoot("jobs-done-light")
+	b.click(`.job a[href^="/atlas/"]`)
+	b.until(`location.pathname.startsWith("/atlas/") && document.querySelector(".facts")`)
+	address := eval[string](b, "location.pathname")
+	b.shoot("atlas-light")
+	b.do(chromedp.Navigate(d.base + address + "?all=1#table"))
+	b.until(`/\[\d+\.\d+, \d+/.test(document.querySelector(".matrix td small")?.innerText)`)
+	b.shoot("atlas-table-light")
+	b.theme("dark")
+	b.shoot("atlas-table-dark")
+
+	// One expert's page: every estimate with its interval.
+	b.click(".matrix tbody th a")
+	b.until(`document.querySelectorAll(".forest tbody tr").length === 3`)
+	if rows := eval[int](b, `[...document.querySelectorAll(".forest tbody tr")].filter(r => /\[.+, .+\]/.test(r.innerText)).length`); rows != 3 {
+		t.Errorf("%d of 3 topics show an interval", rows)
+	}
+	b.shoot("atlas-expert-dark")
+	b.do(chromedp.EmulateViewport(360, 740))
+	for _, path := range []string{location(b), address, "/atlas", "/jobs", "/system"} {
+		b.do(chromedp.Navigate(d.base + path))
+		b.live()
+		if wide := eval[int](b, "document.documentElement.scrollWidth"); wide > 360 {
+			t.Errorf("%s is %d pixels wide on a screen of 360", path, wide)
+		}
+		b.shoot("phone" + strings.NewReplacer("/", "-").Replace(strings.TrimSuffix(path, address)) + "-dark")
+	}
+	b.do(chromedp.EmulateViewport(1280, 900))
+	b.theme("light")
+	b.do(chromedp.Navigate(d.base + "/system"))
+	b.live()
+	b.shoot("system-light")
+
+	// The map shows the atlas's topics.
+	b.do(chromedp.Navigate(d.base + "/experts"))
+	b.live()
+	b.until(`document.querySelectorAll("#map-topic option").length === 3`)
+	b.do(chromedp.SendKeys(chromedp.CSS("#map-search"), "law"))
+	b.until(`/Lift in law/.test(document.getElementById("map-legend").innerText)`)
+	b.shoot("map-topic-light")
+	b.healthy()
+}
+
+func location(b *tab) string { return eval[string](b, "location.pathname") }
