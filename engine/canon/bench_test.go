@@ -3,6 +3,7 @@ package canon
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -120,5 +121,44 @@ func BenchmarkStep(b *testing.B) {
 		}
 		d.p.Close()
 		pool.Close()
+	}
+}
+
+// BenchmarkProduct is one matrix that no cache holds, with few and many rows; for one row the bound is the read probe.
+func BenchmarkProduct(b *testing.B) {
+	pool := must(NewPool(0, must(Resolve(""))))
+	defer pool.Close()
+	probe := must(pool.ReadProbe(256<<20, 5))
+	read := slices.Max(probe)
+	for _, form := range []Form{Int4, Int8, F16, F32} {
+		for _, rows := range []int{1, 4, 32} {
+			b.Run(fmt.Sprintf("%v/rows=%d", form, rows), func(b *testing.B) {
+				const cols = 2048
+				outs := 64 << 20 * 8 / form.Bits() / cols
+				a := newArena(b)
+				p := NewProgram(pool, a, Limits{Rows: rows, Sequences: 1})
+				in, out := p.Buffer(cols), p.Buffer(outs)
+				src := Source{Name: "w", Form: form, Rows: outs, Cols: cols, Codes: make([]byte, outs*cols*form.Bits()/8)}
+				if form.Quantised() {
+					src.Group, src.ScaleForm, src.Scales = 32, F16, make([]byte, outs*cols/32*2)
+				}
+				m := must(a.Pack(src))
+				p.MatMul(out, in, m, nil)
+				if err := p.Build(); err != nil {
+					b.Fatal(err)
+				}
+				s := rowsStep(rows)
+				for b.Loop() {
+					if err := p.Run(s); err != nil {
+						b.Fatal(err)
+					}
+				}
+				rate := float64(b.N) * float64(m.Bytes()) / b.Elapsed().Seconds()
+				b.ReportMetric(rate/1e9, "GB/s")
+				b.ReportMetric(100*rate/read, "%read")
+				b.ReportMetric(float64(b.N)*float64(outs*cols*rows)/b.Elapsed().Seconds()/1e9, "GMAC/s")
+				p.Close()
+			})
+		}
 	}
 }

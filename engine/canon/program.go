@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 )
 
@@ -284,7 +285,9 @@ func (p *Program) KVAppend(kv *KV, layer int, k, v *Buffer) {
 		p.fail("keys of width %d and values of %d into layer %d of a cache of %d layers, %d heads of %d", k.Width(), v.Width(), layer, kv.spec.Layers, kv.spec.Heads, kv.spec.Dim)
 		return
 	}
-	p.kvs = append(p.kvs, kv)
+	if !slices.Contains(p.kvs, kv) {
+		p.kvs = append(p.kvs, kv)
+	}
 	op := C.canon_op{kind: C.CANON_OP_KV_APPEND, src: k.c, src2: v.c, kv: kv.c}
 	op.i[0] = C.int32_t(layer)
 	p.add(op)
