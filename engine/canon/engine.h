@@ -112,7 +112,6 @@ int32_t canon_argmax(const float *logits, int32_t n);
 // Log probabilities: of id (returned in *out) and of the k most likely tokens. Returns how many there are, -1 if a logit is
 // not finite.
 int32_t canon_logprobs(const float *logits, int32_t n, int32_t id, float *out, int32_t *top, float *top_out, int32_t k);
-int canon_all_finite(const float *x, int32_t n);
 
 // Reads bytes (a multiple of 512) once a round with all threads; seconds [rounds].
 void canon_read_probe(canon_pool *pool, const void *mem, int64_t bytes, int32_t rounds, double *seconds);

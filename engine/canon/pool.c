@@ -117,7 +117,6 @@ void canon_pool_run(canon_pool *p, canon_job *job) {
 }
 
 const canon_kernels *canon_pool_kernels(const canon_pool *p) { return p->kernels; }
-int32_t canon_pool_threads(const canon_pool *p) { return p->threads; }
 
 // Lists one cpu of each physical core that this process may use; returns their number.
 static int cores(int *cpus, int most) {

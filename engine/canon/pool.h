@@ -13,4 +13,3 @@ typedef struct canon_job {
 
 void canon_pool_run(canon_pool *pool, canon_job *job);        // returns when all phases are done
 const canon_kernels *canon_pool_kernels(const canon_pool *pool);
-int32_t canon_pool_threads(const canon_pool *pool);

@@ -12,7 +12,6 @@ static const canon_kernels *best(void) {
   return k;
 }
 
-int canon_all_finite(const float *x, int32_t n) { return best()->finite(x, n); }
 uint32_t canon_random(uint64_t seed, uint32_t choice, uint32_t position) { return canon_philox(seed, choice, position); }
 
 // Bits that ascend with the value; -0 and +0 are one.
