@@ -54,6 +54,7 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
             for (int j = 0; j < 4; j++)
               UNROLL(2)
               for (int h = 0; h < halves; h++) {
+                if (h + h0 == 0) __builtin_prefetch(w + j * 64 + AHEAD);
                 __m256i v = _mm256_loadu_si256((const __m256i *)(w + j * 64 + h * 32));
                 __m256i lo = _mm256_and_si256(v, low), hi = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
                 UNROLL(4)
@@ -76,6 +77,7 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
             for (int j = 0; j < 8; j++)
               UNROLL(2)
               for (int h = 0; h < halves; h++) {
+                if (h + h0 == 0) __builtin_prefetch(w + j * 64 + AHEAD);
                 __m256i v = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(w + j * 64 + h * 32)), flip), u = _mm256_abs_epi8(v);
                 UNROLL(4)
                 for (int i = 0; i < rows; i++) {

@@ -43,6 +43,7 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
           __m512i part[8];
 #pragma GCC unroll 4
           for (int j = 0; j < 4; j++) {
+            __builtin_prefetch(w + j * 64 + AHEAD);
             __m512i v = _mm512_loadu_si512(w + j * 64), lo = _mm512_and_si512(v, low), hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
             UNROLL(6)
             for (int i = 0; i < rows; i++) {
@@ -62,6 +63,7 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
         } else {
 #pragma GCC unroll 8
           for (int j = 0; j < 8; j++) {
+            __builtin_prefetch(w + j * 64 + AHEAD);
             __m512i v = _mm512_loadu_si512(w + j * 64);
             if (!VNNI) v = _mm512_xor_si512(v, flip);
             __mmask64 negative = _mm512_movepi8_mask(v);

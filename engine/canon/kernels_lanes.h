@@ -176,6 +176,7 @@ static uint64_t lanes_read(const void *from, int64_t n) {
   const uint8_t *p = from;
   vx a = x_zero(), b = a, c = a, d = a;
   for (int64_t i = 0; i < n; i += 4 * (int64_t)sizeof a) {
+    for (int64_t line = 0; line < 4 * (int64_t)sizeof a; line += 64) __builtin_prefetch(p + i + line + AHEAD);
     a = x_load_xor(a, p + i);
     b = x_load_xor(b, p + i + sizeof a);
     c = x_load_xor(c, p + i + 2 * sizeof a);
