@@ -25,7 +25,15 @@ func (c *chats) send(ctx context.Context, conn *Conn, cmd wire.Command) ([]strin
 	b := begin{text: text, title: autoTitle(text)}
 	created := id == ""
 	if created {
-		conv, err := c.server.store.CreateConversation(ctx, "", "", nil)
+		defaults, err := c.server.chatDefaults(ctx)
+		if err != nil {
+			return nil, err
+		}
+		raw, err := json.Marshal(defaults.Settings)
+		if err != nil {
+			return nil, problem(KindInternal, "internal", "", err, "encoding the settings")
+		}
+		conv, err := c.server.store.CreateConversation(ctx, "", defaults.System, raw)
 		if err != nil {
 			return nil, stored(err, "the conversation")
 		}
@@ -324,7 +332,8 @@ func (c *chats) search(ctx context.Context, conn *Conn, cmd wire.Command) ([]str
 	return nil, nil
 }
 
-// settings answers Settings: the system prompt and the departures from the defaults, all of them at once.
+// settings answers Settings: the system prompt and the departures from the model's defaults, all of them at once, of a
+// conversation, of a new one (""), or of all that will be new ("*").
 func (c *chats) settings(ctx context.Context, conn *Conn, cmd wire.Command) ([]string, error) {
 	if len(cmd.Args) < 1 || len(cmd.Args)%2 != 1 {
 		return nil, invalid("settings come in pairs of name and value")
@@ -344,11 +353,15 @@ func (c *chats) settings(ctx context.Context, conn *Conn, cmd wire.Command) ([]s
 	if err != nil {
 		return nil, err
 	}
+	id := cmd.Args[0]
+	if id == "*" {
+		err := c.server.store.SetSetting(ctx, chatDefaultsKey, chatDefaults{System: system, Settings: values})
+		return []string{id}, stored(err, "the settings")
+	}
 	raw, err := json.Marshal(values)
 	if err != nil {
 		return nil, problem(KindInternal, "internal", "", err, "encoding the settings")
 	}
-	id := cmd.Args[0]
 	if id == "" {
 		conv, err := c.server.store.CreateConversation(ctx, "", system, raw)
 		if err != nil {

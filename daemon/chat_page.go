@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -35,7 +36,17 @@ func (c *chats) servePage(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	chat := web.Chat{}
 	if id == "" {
-		chat, _, _ = c.thread(store.Conversation{}, nil)
+		defaults, err := s.chatDefaults(r.Context())
+		if err != nil {
+			refuse(w, r, http.StatusInternalServerError, AsError(err))
+			return
+		}
+		raw, err := json.Marshal(defaults.Settings)
+		if err != nil {
+			refuse(w, r, http.StatusInternalServerError, problem(KindInternal, "internal", "", err, "encoding the settings"))
+			return
+		}
+		chat, _, _ = c.thread(store.Conversation{System: defaults.System, Settings: raw}, nil)
 	} else {
 		if m := r.URL.Query().Get("m"); m != "" {
 			if found, err := s.store.Message(r.Context(), m); err == nil && found.Conversation == id {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"encoding/json"
 	"math/rand/v2"
 	"strconv"
@@ -41,6 +42,23 @@ var settingTable = []struct {
 		func(p sample.Params) float64 { return float64(p.PresencePenalty) }, func(p *sample.Params, v float64) { p.PresencePenalty = float32(v) }},
 	{"max_tokens", "Longest answer", "Tokens after which an answer is cut.", 1, 1 << 20, true, "1", nil, nil},
 	{"seed", "Seed", "The same seed, messages and settings give the same answer.", 0, 1 << 53, true, "1", nil, nil},
+}
+
+// chatDefaults are what new conversations start with.
+type chatDefaults struct {
+	System   string       `json:"system"`
+	Settings chatSettings `json:"settings"`
+}
+
+// chatDefaultsKey is the store's name for them.
+const chatDefaultsKey = "chat.defaults"
+
+func (s *Server) chatDefaults(ctx context.Context) (chatDefaults, error) {
+	d := chatDefaults{Settings: chatSettings{}}
+	if _, err := s.store.Setting(ctx, chatDefaultsKey, &d); err != nil {
+		return chatDefaults{}, stored(err, "the settings")
+	}
+	return d, nil
 }
 
 func orOne(v float32) float64 {

@@ -6,12 +6,34 @@ import (
 
 	"github.com/a-h/templ"
 
+	"covey/engine/sample"
 	"covey/web"
 )
 
 // mountPages adds the static files and the pages that belong to no part of their own.
 func (s *Server) mountPages() {
 	s.always("GET /static/", web.Assets().ServeHTTP)
+	s.always("GET /settings", s.serveSettings)
+}
+
+// serveSettings serves what holds for all of Covey.
+func (s *Server) serveSettings(w http.ResponseWriter, r *http.Request) {
+	defaults, err := s.chatDefaults(r.Context())
+	if err != nil {
+		refuse(w, r, http.StatusInternalServerError, AsError(err))
+		return
+	}
+	scheme := "http"
+	if s.auth.secure {
+		scheme = "https"
+	}
+	view := web.SettingsView{System: defaults.System, Endpoint: scheme + "://" + r.Host, Version: s.version}
+	var params sample.Params
+	if eng, err := s.Engine(); err == nil {
+		view.Model, params = eng.Model().ID, eng.Defaults()
+	}
+	view.Settings = settingViews(defaults.Settings, params)
+	s.render(w, r, http.StatusOK, web.SettingsPage(s.newPage(r, "settings", "Settings"), view))
 }
 
 // newPage fills in what every page shows.

@@ -39,7 +39,6 @@ func (a *app) startChat() {
 	c.paint = dom.NewFrames(c.draw)
 	c.composer = newComposer(c)
 	c.inspect = newInspector(c)
-	a.startSettings()
 	a.frames[wire.KindTokens] = c.tokens
 	a.frames[wire.KindState] = c.progress
 	a.opened = append(a.opened, c.watch)
@@ -74,9 +73,6 @@ func (c *chat) actions() {
 		}
 	}
 	c.app.actions["copy"] = func(el, _ js.Value) { c.copyMessage(el, message(el)) }
-	c.app.actions["copy-code"] = func(el, _ js.Value) {
-		copyText(dom.Text(dom.Find(dom.Closest(el, "figure"), "pre")), el)
-	}
 	c.app.actions["wrap-code"] = func(el, _ js.Value) {
 		on := dom.Closest(el, "figure").Get("classList").Call("toggle", "wrap").Bool()
 		dom.SetAttr(el, "aria-pressed", strconv.FormatBool(on))

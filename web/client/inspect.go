@@ -30,6 +30,7 @@ type inspector struct {
 	shade   string             // what shades the tokens: probability, surprise, expert
 	layer   int                // MoE layer index and expert that shade "expert" is about; -1 = none
 	expert  int
+	note    string         // what the panel says about itself when no token is pointed at
 	live    []wire.Routing // routing that is not in the grid yet
 }
 
@@ -51,6 +52,7 @@ type rowExperts struct {
 func newInspector(c *chat) *inspector {
 	v := &inspector{chat: c, panel: dom.ID("inspector"), board: dom.ID("grid"), records: map[string]*record{}, current: -1, shade: "probability", layer: -1, expert: -1}
 	v.paint = dom.NewFrames(v.draw)
+	v.note = dom.Text(dom.ID("inspector-note"))
 	a := c.app
 	a.actions["inspector"] = func(_, _ js.Value) { v.open(v.panel.Get("hidden").Bool(), true) }
 	a.actions["tokens"] = func(el, _ js.Value) { v.toggle(dom.Attr(el, "data-message")) }
@@ -60,6 +62,8 @@ func newInspector(c *chat) *inspector {
 	a.frames[wire.KindDetailed] = v.detailed
 	a.opened = append(a.opened, func(bool) { v.fit(a.shape) })
 	dom.On(dom.Document, "covey:theme", func(js.Value) { v.paint.Request() })
+	dom.On(dom.Window.Call("matchMedia", "(prefers-color-scheme: dark)"), "change", func(js.Value) { v.paint.Request() })
+	dom.On(dom.Window, "resize", func(js.Value) { v.fit(v.shape) })
 	dom.OnPassive(dom.ID("log"), "pointerover", func(e js.Value) {
 		if el := dom.Closest(e.Get("target"), "[data-i]"); dom.Is(el) {
 			v.point(number(el, "data-i"))

@@ -62,6 +62,9 @@ func (a *app) start() {
 	if dom.Is(dom.ID("chat")) {
 		a.startChat()
 	}
+	if dom.Is(dom.ID("settings-form")) {
+		a.startSettings()
+	}
 	if dom.Is(dom.ID("experts")) {
 		a.startMap()
 	}
@@ -83,6 +86,10 @@ func (a *app) start() {
 	a.socket.State = a.showLink
 	a.socket.Welcome = func(w wire.Welcome, again bool) {
 		a.shape, a.context = w.Shape, w.Context
+		if w.Model != "" && dom.Is(dom.Find(dom.Document, "[data-loading]")) {
+			js.Global().Get("location").Call("reload") // the model is here: the page can be shown with what it says
+			return
+		}
 		for _, f := range a.opened {
 			f(again)
 		}

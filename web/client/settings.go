@@ -11,14 +11,16 @@ import (
 	"covey/web/wire"
 )
 
-// startSettings makes the conversation's settings dialog live. An empty field means the model's default.
+// startSettings makes a form of settings live: a conversation's dialog, or the settings page. An empty field means the
+// default.
 func (a *app) startSettings() {
-	dialog := dom.ID("settings-dialog")
+	form := dom.ID("settings-form")
+	dialog := dom.ID("settings-dialog") // null on the settings page
 	mark := func(field js.Value) {
 		value, standard := dom.Find(field, "input").Get("value").String(), dom.Attr(field, "data-default")
 		dom.Flag(field, "data-changed", value != "" && value != standard)
 	}
-	fields := func() []js.Value { return dom.All(dialog, "[data-setting]") }
+	fields := func() []js.Value { return dom.All(form, "[data-setting]") }
 	reset := func(field js.Value) {
 		dom.Find(field, "input").Set("value", "")
 		mark(field)
@@ -32,11 +34,15 @@ func (a *app) startSettings() {
 		}
 	}
 	a.actions["save-settings"] = func(_, _ js.Value) {
-		if !dom.ID("settings-form").Call("reportValidity").Bool() {
+		if !form.Call("reportValidity").Bool() {
 			return
 		}
-		system := dom.Find(dialog, `[name="system"]`).Get("value").String()
-		args := []string{a.chat.conversation, "system", system}
+		target := dom.Attr(form, "data-target")
+		if a.chat != nil {
+			target = a.chat.conversation
+		}
+		system := dom.Find(form, `[name="system"]`).Get("value").String()
+		args := []string{target, "system", system}
 		changed := 0
 		if strings.TrimSpace(system) != "" {
 			changed++
@@ -49,6 +55,10 @@ func (a *app) startSettings() {
 			}
 		}
 		a.socket.Send(a.orFail(func(ack wire.Ack) {
+			if a.chat == nil {
+				a.toast("Saved. New conversations start with it.", "", nil)
+				return
+			}
 			a.chat.setConversation(ack.Arg(0))
 			badge := dom.ID("changed")
 			dom.SetText(badge, strconv.Itoa(changed))
@@ -56,4 +66,11 @@ func (a *app) startSettings() {
 			dialog.Call("close")
 		}), wire.Settings, args...)
 	}
+	dom.On(form, "submit", func(e js.Value) {
+		if dom.Is(dialog) && dom.Attr(e.Get("submitter"), "value") == "cancel" {
+			return // closes the dialog
+		}
+		e.Call("preventDefault") // Enter in a field saves
+		a.actions["save-settings"](js.Null(), e)
+	})
 }

@@ -61,6 +61,9 @@ func (a *app) startSide() {
 	a.actions["delete"] = func(_, _ js.Value) { closeMenus(); a.deleteConversation(chosen) }
 	a.actions["import"] = func(_, _ js.Value) { dom.ID("import-file").Call("click") }
 	a.changes["import-file"] = func(el, _ js.Value) { a.importFile(el) }
+	a.actions["copy-code"] = func(el, _ js.Value) {
+		copyText(dom.Text(dom.Find(dom.Closest(el, "figure"), "pre")), el)
+	}
 	a.actions["side-toggle"] = func(_, _ js.Value) { toggleSide() }
 	dom.On(dom.Document, "click", func(e js.Value) {
 		// A menu's link has been followed: the menu has done its work.

@@ -39,6 +39,7 @@ func (v *inspector) close() {
 	message := v.shown
 	v.shown, v.current = "", -1
 	dom.SetText(dom.ID("token-card"), "")
+	dom.SetText(dom.ID("inspector-note"), v.note)
 	if message == "" {
 		return
 	}

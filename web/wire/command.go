@@ -26,7 +26,7 @@ const (
 	Delete   Name = 0x22 // conversation; ack carries it, so that Restore can be offered
 	Restore  Name = 0x23 // conversation
 	Search   Name = 0x24 // query; "" = the whole list; answered by a patch of the list
-	Settings Name = 0x25 // conversation, then pairs of name and value; value "" = the model's default
+	Settings Name = 0x25 // conversation ("" = a new one, "*" = what new ones start with), then pairs of name and value; value "" = the model's default
 	Measure  Name = 0x26 // conversation, draft text: ack carries its tokens, the context used and the limit
 
 	Follow  Name = 0x40 // "1" or "0": send this connection Pulses from now on, or no longer
