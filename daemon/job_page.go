@@ -18,7 +18,7 @@ import (
 
 const (
 	jobBody       = 64 << 20 // bytes of the form: own texts are in it
-	shownFindings = 20
+	shownFindings = 8
 	defaultDraws  = 2000
 )
 

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -67,7 +68,7 @@ func (s *Server) describe(v *web.System, took time.Duration) {
 	runtime.ReadMemStats(&heap)
 	v.Memory = []web.MemoryPart{
 		{Name: "Weights", Bytes: info.Bytes, Note: "all in RAM: every expert is a hit"},
-		{Name: "KV cache", Bytes: -1, Note: fmt.Sprintf("%d of %d tokens in use, form %s", st.KVTokensUsed, st.KVTokens, s.cfg.KV)},
+		{Name: "KV cache", Bytes: -1, Note: fmt.Sprintf("%d of %d tokens in use, form %s", st.KVTokensUsed, st.KVTokens, cmp.Or(s.cfg.KV, "f16"))},
 		{Name: "Go heap", Bytes: int64(heap.HeapInuse), Note: "pages, history, tokenizer; measured now"},
 	}
 	v.Load = []web.Fact{

@@ -238,3 +238,19 @@ func scaled(v, most float64) float64 {
 	}
 	return min(1, max(0, v/most))
 }
+
+// tableLine says what the table holds and how it is ordered.
+func (a Atlas) tableLine() string {
+	order := a.Sort
+	if order == "" {
+		order = "specificity"
+	}
+	what := Count(a.Rows) + " experts with a label"
+	switch {
+	case a.Imported:
+		what = Count(a.Rows) + " experts, affinity in per cent"
+	case a.All:
+		what = "All " + Count(a.Rows) + " experts"
+	}
+	return what + ", ordered by " + order
+}

@@ -69,8 +69,10 @@ void main() {
   vec4 c = texelFetch(cells, at, 0);
   vec3 rgb = c.a == 0.0 ? (mod(p.x + p.y, 7.0) < 2.0 ? hatch : ground) : mix(ground, c.rgb, c.a < 0.5 ? 0.16 : 1.0);
   float age = now - texelFetch(pulses, at, 0).r;
-  float glow = age < 0.0 ? 1.0 : exp(-3.5 * age) * fades;
-  color = vec4(mix(rgb, flash, glow), 1.0);
+  float glow = age < 0.0 ? 1.0 : exp(-5.0 * age) * fades;
+  // Large cells keep their colour around the pulse.
+  float dot = cell < 8.0 ? 1.0 : 1.0 - smoothstep(0.24 * cell, 0.24 * cell + 1.5, distance(inside, vec2(0.5 * (cell - gap))));
+  color = vec4(mix(rgb, flash, glow * dot), 1.0);
 }`
 
 // glMap is the WebGL2 renderer. A frame is one draw call of one triangle; a pulse uploads 4 bytes a cell.
@@ -260,7 +262,7 @@ func (r *flat) draw(v *mapview.View, now float64, c mapColors) {
 		if t > now {
 			glow = 1
 		} else if !still && now-t < fadeFor {
-			glow = math.Exp(-3.5 * (now - t))
+			glow = math.Exp(-5 * (now - t))
 		}
 		for j := range 3 {
 			shown := float64(c.ground[j])*(1-part) + float64(base[j])*part
