@@ -225,6 +225,10 @@ func TestABrowserFollowsTheLinkIntoASession(t *testing.T) {
 	if resp.StatusCode != 200 || resp.Request.URL.String() != d.base+"/" {
 		t.Errorf("status %d at %s", resp.StatusCode, resp.Request.URL)
 	}
+	if resp, err = client.Get(d.base + "/who"); err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
 	if resp, err = client.Get(d.base + "/identity"); err != nil {
 		t.Fatal(err)
 	}
