@@ -59,7 +59,7 @@ func (c *chats) send(ctx context.Context, conn *Conn, cmd wire.Command) ([]strin
 		return nil, err
 	}
 	c.show(conn, b.conversation.ID)
-	c.began(ctx, b.conversation.ID)
+	c.grew(ctx, b.conversation.ID, message)
 	return []string{b.conversation.ID, message}, nil
 }
 
@@ -73,11 +73,32 @@ func checkMessage(text string) error {
 	return nil
 }
 
-// began shows the new messages to everybody who watches.
+// grew shows a new message and its answer to everybody who watches, below what they see: a long conversation is not
+// rendered anew for each message.
+func (c *chats) grew(ctx context.Context, conversation, message string) {
+	conv, messages, err := c.server.store.Thread(ctx, conversation)
+	if err != nil || len(messages) < 2 || messages[len(messages)-1].ID != message {
+		c.began(ctx, conversation) // it has moved on meanwhile
+		return
+	}
+	for _, v := range c.watchers(conversation) {
+		chat, t, at := c.thread(conv, messages[len(messages)-2:])
+		v.conn.Send(c.patch(wire.Append, "log", 0, web.Thread(chat)))
+		if t != nil && !c.follow(v.conn, t, at) {
+			if err := c.refreshOne(ctx, v.conn, conversation); err != nil {
+				v.conn.Fail(0, err)
+			}
+		}
+		c.sendTitle(v.conn, conv)
+	}
+	c.refreshLists(ctx)
+}
+
+// began shows a thread with a new branch to everybody who watches.
 func (c *chats) began(ctx context.Context, conversation string) {
 	c.refresh(ctx, conversation)
-	for _, v := range c.watchers(conversation) {
-		if conv, err := c.server.store.Conversation(ctx, conversation); err == nil {
+	if conv, err := c.server.store.Conversation(ctx, conversation); err == nil {
+		for _, v := range c.watchers(conversation) {
 			c.sendTitle(v.conn, conv)
 		}
 	}

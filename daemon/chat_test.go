@@ -90,13 +90,16 @@ func (v *viewer) step(message string) {
 		p, err := wire.DecodePatch(string(raw))
 		fail(err)
 		switch {
-		case p.Op == wire.Inner && p.Target == "log":
+		case (p.Op == wire.Inner || p.Op == wire.Append) && p.Target == "log":
 			v.adopt(p.HTML)
 		case p.Op == wire.Block:
-			if !v.text.Close(p.Arg) {
+			fresh, ok := v.text.Close(p.Arg)
+			if !ok {
 				v.t.Fatalf("a block ends at byte %d of %d", p.Arg, v.text.Bytes())
 			}
-			v.shown += p.HTML
+			if fresh {
+				v.shown += p.HTML
+			}
 		case p.Op == wire.Inner && strings.HasPrefix(p.Target, "b-"):
 			v.shown = p.HTML
 		case p.Op == wire.Replace && strings.HasPrefix(p.Target, "f-"):

@@ -200,7 +200,7 @@ func ChatHead(c Chat) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 15, "</h1><div class=\"chat-tools\"><button type=\"button\" class=\"quiet\" data-action=\"settings\" aria-haspopup=\"dialog\">")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 15, "</h1><div class=\"chat-tools\"><button type=\"button\" class=\"quiet\" data-action=\"settings\" aria-haspopup=\"dialog\" aria-label=\"Settings of this conversation\">")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
@@ -249,7 +249,7 @@ func ChatHead(c Chat) templ.Component {
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}
-		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 22, "<span class=\"tool-label\">Export</span></button> <button type=\"button\" class=\"quiet\" data-action=\"inspector\" aria-pressed=\"false\" aria-controls=\"inspector\">")
+		templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 22, "<span class=\"tool-label\">Export</span></button> <button type=\"button\" class=\"quiet\" data-action=\"inspector\" aria-pressed=\"false\" aria-controls=\"inspector\" aria-label=\"Experts panel\">")
 		if templ_7745c5c3_Err != nil {
 			return templ_7745c5c3_Err
 		}

@@ -240,8 +240,11 @@ func (c *chat) patch(p wire.Patch) {
 	}
 	switch p.Op {
 	case wire.Block:
-		if !c.text.Close(p.Arg) {
+		fresh, ok := c.text.Close(p.Arg)
+		if !ok {
 			c.watch(true)
+		}
+		if !fresh {
 			return
 		}
 		blocks := dom.ID("b-" + c.running)

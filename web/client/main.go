@@ -143,7 +143,16 @@ func (a *app) patch(p wire.Patch) {
 	case wire.Inner:
 		el.Set("innerHTML", p.HTML)
 	case wire.Append:
-		el.Call("insertAdjacentHTML", "beforeend", p.HTML)
+		// What the page was rendered with already is not added again.
+		box := dom.New("template", "", "")
+		box.Set("innerHTML", p.HTML)
+		content := box.Get("content")
+		for _, child := range dom.All(content, ":scope > [id]") {
+			if dom.Is(dom.ID(child.Get("id").String())) {
+				child.Call("remove")
+			}
+		}
+		el.Call("append", content)
 	case wire.Prepend:
 		el.Call("insertAdjacentHTML", "afterbegin", p.HTML)
 	case wire.Discard:

@@ -19,7 +19,8 @@
     if (theme === "system") root.removeAttribute("data-theme");
     else root.dataset.theme = theme;
     for (const button of document.querySelectorAll("[data-theme-switch]")) {
-      button.setAttribute("aria-label", "Theme: " + theme + ". Change");
+      // A button with words of its own keeps them as its name.
+      if (!button.textContent.trim()) button.setAttribute("aria-label", "Theme: " + theme + ". Change");
       button.title = "Theme: " + theme;
       button.dataset.state = theme;
     }

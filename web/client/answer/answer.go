@@ -46,18 +46,19 @@ func (a *Answer) Add(f wire.Tokens) (text, thought string, ok bool) {
 // beyond is the part of text, which begins at offset at, from offset have on.
 func beyond(text string, at, have int) string { return text[min(max(have-at, 0), len(text)):] }
 
-// Close drops the open text before a byte offset of the answer: a rendered block holds it now. False if the offset lies
-// beyond the text had.
-func (a *Answer) Close(end int) bool {
+// Close drops the open text before a byte offset of the answer: a rendered block holds it now. fresh is false if an
+// earlier block held it already; ok is false if the offset lies beyond the text had.
+func (a *Answer) Close(end int) (fresh, ok bool) {
 	if end > a.Bytes() {
-		return false
+		return false, false
 	}
-	if end > a.start {
-		a.open = a.open[end-a.start:]
-		a.start = end
+	if end <= a.start {
+		return false, true
 	}
+	a.open = a.open[end-a.start:]
+	a.start = end
 	a.Blocks++
-	return true
+	return true, true
 }
 
 // Fence splits open text that is the beginning of a code block: its language and the code so far. False for other text.

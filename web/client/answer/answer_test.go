@@ -12,8 +12,11 @@ func TestTextGrowsAndBlocksCutIt(t *testing.T) {
 	if got != "one\n\ntw" || thought != "hm" || !ok {
 		t.Fatalf("got %q, %q, %v", got, thought, ok)
 	}
-	if !a.Close(5) || a.Open() != "tw" || a.Blocks != 1 {
+	if fresh, ok := a.Close(5); !fresh || !ok || a.Open() != "tw" || a.Blocks != 1 {
 		t.Fatalf("open %q after %d blocks", a.Open(), a.Blocks)
+	}
+	if fresh, ok := a.Close(5); fresh || !ok || a.Blocks != 1 {
+		t.Fatalf("a block that was had counts twice: %d blocks", a.Blocks)
 	}
 	got, _, ok = a.Add(wire.Tokens{First: 4, Answer: 7, Reasoning: 2, Text: "o", Tokens: make([]wire.Token, 1)})
 	if got != "o" || !ok || a.Open() != "two" || a.Tokens != 5 {
@@ -39,7 +42,7 @@ func TestAGapIsReported(t *testing.T) {
 			t.Errorf("%+v was taken", f)
 		}
 	}
-	if a.Close(3) {
+	if _, ok := a.Close(3); ok {
 		t.Error("a block beyond the text was taken")
 	}
 }
