@@ -147,8 +147,8 @@ func (a *app) patch(p wire.Patch) {
 		box := dom.New("template", "", "")
 		box.Set("innerHTML", p.HTML)
 		content := box.Get("content")
-		for _, child := range dom.All(content, ":scope > [id]") {
-			if dom.Is(dom.ID(child.Get("id").String())) {
+		for _, child := range dom.All(content, "[id]") {
+			if child.Get("parentNode").Equal(content) && dom.Is(dom.ID(child.Get("id").String())) {
 				child.Call("remove")
 			}
 		}
