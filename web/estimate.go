@@ -110,8 +110,11 @@ func coord(v float64) string { return strconv.FormatFloat(math.Round(v*100)/100,
 // liftClass is the step of the diverging scale that a lift falls into: n3..n1 below, "even" around 1, p1..p3 above. A
 // lift whose interval holds 1 is "even" whatever its value.
 func liftClass(i Interval) string {
-	if !i.Excludes(1) || i.Value <= 0 {
+	if !i.Excludes(1) {
 		return "lift-even"
+	}
+	if i.Value <= 0 {
+		return "lift-n3"
 	}
 	step := min(3, 1+int(math.Abs(math.Log2(i.Value))))
 	if i.Value < 1 {
