@@ -45,13 +45,12 @@ type chats struct {
 	views map[*Conn]*view
 }
 
-// view is what one connection shows. Guarded by chats.mu, but for cursor, which belongs to the turn's lock.
+// view is what one connection shows. Guarded by chats.mu.
 type view struct {
 	conn         *Conn
 	conversation string // "" = none yet
 	query        string // search in the side bar; "" = the list
 	turn         *turn  // running answer it follows; nil = none
-	cursor       cursor
 }
 
 // mountChat adds the chat's pages and commands.
