@@ -17,6 +17,7 @@ import (
 	"github.com/a-h/templ"
 
 	"covey/atlas"
+	"covey/store"
 	"covey/web"
 )
 
@@ -25,6 +26,7 @@ const (
 	atlasPageRows  = 40        // experts of a page of the table
 	rankedExperts  = 5         // experts of a topic's list
 	comparedRows   = 60        // experts of the comparison
+	shownExamples  = 5         // texts of an expert's page
 )
 
 // mountAtlas adds the atlas pages. They need no model: an atlas can be read anywhere.
@@ -223,7 +225,24 @@ func (a *atlases) serveExpert(w http.ResponseWriter, r *http.Request) {
 			view.Next = &web.Neighbour{Layer: doc.Experts[at+1].Layer, ID: doc.Experts[at+1].ID}
 		}
 	}
+	view.Examples = a.examples(r.Context(), doc, layer, id)
 	a.server.render(w, r, http.StatusOK, web.AtlasExpertPage(view))
+}
+
+// examples are texts that chose an expert most, while the store still has the results of the batch.
+func (a *atlases) examples(ctx context.Context, doc *opened, layer, id int) []web.Example {
+	found, err := atlas.Examples(ctx, a.server.store, doc.stored.Job, doc.Atlas, layer, id, shownExamples)
+	if err != nil {
+		if !errors.Is(err, store.ErrNotFound) {
+			a.server.log.Warn("reading example texts", slog.String("atlas", doc.stored.ID), slog.Any("err", err))
+		}
+		return nil
+	}
+	out := make([]web.Example, len(found))
+	for i, e := range found {
+		out[i] = web.Example{Topic: e.Probe.Topic, Split: e.Probe.Split, Text: e.Probe.Text, Share: e.Share(), Selections: e.Selections, Tokens: e.Tokens}
+	}
+	return out
 }
 
 // serveCompare serves ?a=&b=&topic=: where two atlases of one geometry differ.

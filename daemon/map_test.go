@@ -163,7 +163,7 @@ func TestABatchIsCancelledGoesOnAndBecomesAnAtlas(t *testing.T) {
 	}
 	for _, e := range doc.Experts {
 		if len(e.Low) > 0 {
-			get(expertPath(made, e.Layer, e.ID), "Lift by topic", "95 % interval")
+			get(expertPath(made, e.Layer, e.ID), "Lift by topic", "95 % interval", "Texts that chose it most", "tokens chose it")
 			break
 		}
 	}

@@ -129,8 +129,8 @@ type Neighbour struct{ Layer, ID int }
 // Example is a text of the probe set that chose the expert often.
 type Example struct {
 	Topic, Split, Text string
-	Share              float64 // of the layer's selections in this text
-	Selections         int
+	Share              float64 // part of the text's tokens that chose the expert
+	Selections, Tokens int
 }
 
 // AtlasComparison is the page of two atlases side by side.

@@ -41,7 +41,7 @@ func samplePages() map[string]templ.Component {
 			Layers:    []AtlasLayer{{Layer: 1, Information: 0.02, Lexical: 0.5, Reliability: 0.9}, {Layer: 2, Labels: 1, Information: 0.05, Lexical: 0.1, Reliability: 0.8}},
 			Confusion: &Confusion{Topics: []string{"law", "code"}, Counts: [][]int{{5, 1}, {0, 6}}, Method: "logistic from shares", Chance: 0.5},
 			Decoding:  []AtlasDecoding{{Method: "logistic", Features: "shares", Correct: 11, N: 12, Accuracy: Interval{0.92, 0.65, 0.99}, Best: true}}, Controls: []Fact{{"Topics shuffled", "0.1 labels"}}}),
-		"expert":  AtlasExpertPage(AtlasExpert{Page: page, Atlas: "at1", AtlasName: "Atlas <1>", Layer: 2, ID: 1, State: "specialist", Specificity: 0.2, Selections: 15, Prompts: 9, Open: 24, Topics: estimates, MinLift: 1.5, Alpha: 0.05, Previous: &Neighbour{2, 0}}),
+		"expert":  AtlasExpertPage(AtlasExpert{Page: page, Atlas: "at1", AtlasName: "Atlas <1>", Layer: 2, ID: 1, State: "specialist", Specificity: 0.2, Selections: 15, Prompts: 9, Open: 24, Topics: estimates, MinLift: 1.5, Alpha: 0.05, Previous: &Neighbour{2, 0}, Examples: []Example{{Topic: "code", Split: "open", Text: "<text> of code", Share: 0.5, Selections: 6, Tokens: 12}}}),
 		"atlases": AtlasListPage(page, []AtlasItem{item, imported}),
 		"compare": AtlasComparePage(AtlasComparison{Page: page, Atlases: []AtlasItem{item, imported}, A: "at1", B: "at2", Topics: []string{"code"}, Topic: "code", Compared: 2, Apart: 1,
 			Rows: []ComparedExpert{{Layer: 2, ID: 1, A: Interval{3, 2, 4}, B: Interval{1, 0.5, 1.5}, Gap: 0.5}}}),
