@@ -359,6 +359,18 @@ func TestAnInterruptedRunSaysSo(t *testing.T) {
 	}
 }
 
+// waitFor asks until the answer contains a text.
+func waitFor(t *testing.T, url, token, text string) {
+	t.Helper()
+	for range 3000 {
+		if strings.Contains(get(t, url, token), text) {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Fatalf("%s never said %q", url, text)
+}
+
 func get(t *testing.T, url, token string) string {
 	t.Helper()
 	r, err := http.NewRequest("GET", url, nil)
@@ -384,8 +396,9 @@ func TestASecondSignalEndsTheProcessAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v, stderr %s", err, stderr)
 	}
-	// A request whose body never comes keeps the daemon draining.
 	addr, token, _ := strings.Cut(strings.TrimSpace(strings.TrimPrefix(link, "http://")), "/?token=")
+	waitFor(t, "http://"+addr+"/readyz", token, `"ready":true`)
+	// A request whose body never comes keeps the daemon draining.
 	body, feed := io.Pipe()
 	defer feed.Close()
 	r, err := http.NewRequest("POST", "http://"+addr+"/v1/completions", body)
@@ -394,12 +407,7 @@ func TestASecondSignalEndsTheProcessAtOnce(t *testing.T) {
 	}
 	r.Header.Set("X-Api-Key", token)
 	go http.DefaultClient.Do(r)
-	for range 1000 { // until it is under way: this look and the request
-		if strings.Contains(get(t, "http://"+addr+"/metrics", token), "covey_http_in_flight 2") {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	waitFor(t, "http://"+addr+"/metrics", token, "covey_http_in_flight 2") // this look and the request
 	cmd.Process.Signal(os.Interrupt)
 	cmd.Process.Signal(syscall.SIGTERM) // another one: two equal signals may arrive as one
 	if cmd.Wait(); cmd.ProcessState.ExitCode() != 130 {
