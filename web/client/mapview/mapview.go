@@ -119,6 +119,7 @@ func (d *Data) Significant(topic, cell int) bool {
 type Step struct {
 	Label string
 	Color [3]byte
+	Faint bool // drawn close to the ground: "never" and "not told apart from 1" are not what the eye should find first
 }
 
 // Ramps. Sequential is viridis without its darkest end; diverging goes from blue over grey to orange. Both keep their
@@ -175,6 +176,7 @@ func (d *Data) Classify(mode Mode, topic int, now float64, out []byte) Layout {
 		}
 	case Topic:
 		l.Legend = ramp(diverging[:], []string{"< 1/4", "1/4 to 1/2", "1/2 to 1", "interval holds 1", "1 to 2", "2 to 4", "> 4"})
+		l.Legend[3].Faint = true
 		for i := range n {
 			v := d.Value(Topic, topic, i, now)
 			switch {
@@ -212,7 +214,7 @@ func between(v float64, bounds ...float64) byte {
 func ramp(colors [][3]byte, labels []string) []Step {
 	out := make([]Step, len(colors))
 	for i := range out {
-		out[i] = Step{labels[i], colors[i]}
+		out[i] = Step{Label: labels[i], Color: colors[i]}
 	}
 	return out
 }
@@ -226,13 +228,13 @@ func (d *Data) counts(l *Layout, count func(i int) float64) {
 	steps := len(sequential)
 	ratio := math.Pow(max(most, 1), 1/float64(steps))
 	var bounds [len(sequential)]float64 // the first count of each step
-	l.Legend = []Step{{"never", never}}
+	l.Legend = []Step{{"never", never, true}}
 	for s := range steps {
 		bounds[s] = math.Ceil(math.Pow(ratio, float64(s)))
 		if s > 0 && bounds[s] <= bounds[s-1] {
 			bounds[s] = bounds[s-1] + 1
 		}
-		l.Legend = append(l.Legend, Step{Short(bounds[s]) + "+", sequential[s]})
+		l.Legend = append(l.Legend, Step{Label: Short(bounds[s]) + "+", Color: sequential[s]})
 	}
 	used := 1
 	for i := range l.Steps {
@@ -291,8 +293,8 @@ func Ago(v float64) string {
 	return whole(v/86400, "days")
 }
 
-// Pixels writes one RGBA pixel a cell into out ([4*cells]): the step's colour; alpha 255 = shown, 64 = hidden by the
-// legend or the search, 0 = nothing known. hidden has a bit a step; match is nil or says which cells a search found.
+// Pixels writes one RGBA pixel a cell into out ([4*cells]): the step's colour; alpha 255 = shown, 64 = faint, or
+// hidden by the legend or the search, 0 = nothing known. hidden has a bit a step; match is nil or says which cells a search found.
 func (l Layout) Pixels(hidden uint32, match []bool, out []byte) {
 	for i, s := range l.Steps {
 		p := out[4*i : 4*i+4 : 4*i+4]
@@ -302,7 +304,7 @@ func (l Layout) Pixels(hidden uint32, match []bool, out []byte) {
 		}
 		c := l.Legend[s].Color
 		p[0], p[1], p[2], p[3] = c[0], c[1], c[2], 255
-		if hidden>>s&1 == 1 || match != nil && !match[i] {
+		if l.Legend[s].Faint || hidden>>s&1 == 1 || match != nil && !match[i] {
 			p[3] = 64
 		}
 	}

@@ -115,6 +115,10 @@ func TestLegendAndSearchDimCells(t *testing.T) {
 	if out[4*3+3] != 64 || out[4*4+3] != 64 {
 		t.Errorf("alpha %d of a hidden step and %d of a cell not found, want 64", out[4*3+3], out[4*4+3])
 	}
+	l.Pixels(0, nil, out)
+	if out[3] != 64 || out[4+3] != 255 {
+		t.Errorf("alpha %d of an expert never chosen and %d of one chosen once, want 64 and 255", out[3], out[4+3])
+	}
 	l.Pixels(0, match, out)
 	if out[4*3+3] != 255 {
 		t.Errorf("alpha %d of the cell found", out[4*3+3])
