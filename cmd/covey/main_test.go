@@ -249,6 +249,28 @@ func TestBenchReportsEveryRun(t *testing.T) {
 	}
 }
 
+func TestVersionNamesWhatResultsDependOn(t *testing.T) {
+	ids := map[string]string{}
+	for _, kv := range []string{"f16", "f32"} {
+		code, out, stderr := covey(t, nil, "", "version", "--model", testModel, "--kv", kv, "--json")
+		var v versionInfo
+		if err := json.Unmarshal([]byte(out), &v); err != nil || code != 0 {
+			t.Fatalf("exit code %d, error %v, stderr %s", code, err, stderr)
+		}
+		if v.Rules == 0 || v.ISA == "" || len(v.Kernels) == 0 || len(v.NumericsID) != 12 || len(v.Hash) != 64 || !strings.Contains(v.Numerics, kv) {
+			t.Errorf("%s", out)
+		}
+		ids[v.NumericsID] = kv
+	}
+	if len(ids) != 2 {
+		t.Errorf("another form of the KV cache has the same numerics id: %v", ids)
+	}
+	code, out, _ := covey(t, nil, "", "version") // no model beside the tests
+	if code != 0 || !strings.HasPrefix(out, "covey ") || strings.Contains(out, "numerics id") {
+		t.Errorf("without a model: exit code %d, %s", code, out)
+	}
+}
+
 func TestMedianOfRuns(t *testing.T) {
 	for _, c := range []struct {
 		runs []float64
