@@ -1,0 +1,172 @@
+//go:build js && wasm
+
+package main
+
+import (
+	"strconv"
+
+	"covey/web/client/dom"
+	"covey/web/client/mapview"
+)
+
+// What is read beside the expert map: the legend, what a search finds, and the card of a cell.
+
+// showLegend makes the legend's buttons anew when its numbers have changed.
+func (m *expertMap) showLegend() {
+	text := string(m.mode)
+	for _, s := range m.layout.Legend {
+		text += "|" + s.Label
+	}
+	if text == m.legend {
+		return
+	}
+	m.legend = text
+	box := dom.ID("map-legend")
+	dom.SetText(box, "")
+	box.Call("append", dom.New("span", "legend-name", legendName(m.mode, m.data, m.topic)))
+	for i, s := range m.layout.Legend {
+		button := dom.New("button", "legend-step", "")
+		button.Set("type", "button")
+		dom.SetAttr(button, "data-action", "map-step")
+		dom.SetAttr(button, "data-step", strconv.Itoa(i))
+		dom.SetAttr(button, "aria-pressed", strconv.FormatBool(m.hidden>>i&1 == 0))
+		swatch := dom.New("span", "legend-swatch", "")
+		dom.Style(swatch, "--swatch", "rgb("+strconv.Itoa(int(s.Color[0]))+" "+strconv.Itoa(int(s.Color[1]))+" "+strconv.Itoa(int(s.Color[2]))+")")
+		dom.Flag(swatch, "data-faint", s.Faint)
+		button.Call("append", swatch, dom.New("span", "num", s.Label))
+		box.Call("append", button)
+	}
+	unknown := dom.New("span", "legend-unknown muted", "")
+	unknown.Call("append", dom.New("span", "legend-swatch legend-hatch", ""), dom.New("span", "", "nothing known"))
+	box.Call("append", unknown)
+}
+
+func legendName(mode mapview.Mode, d *mapview.Data, topic int) string {
+	switch mode {
+	case mapview.Heat:
+		return "Selections"
+	case mapview.Turn:
+		return "Selections in this answer"
+	case mapview.Recency:
+		return "Last chosen within"
+	case mapview.Imbalance:
+		return "Load over an even load"
+	case mapview.Topic:
+		if topic < len(d.Topics) {
+			return "Lift in " + d.Topics[topic].Topic
+		}
+		return "Lift"
+	}
+	return "Specificity"
+}
+
+// search dims what a text does not name, or shows the topic it names.
+func (m *expertMap) search(text string) {
+	if m.data == nil {
+		return
+	}
+	row, col, topic, ok := m.data.Find(text)
+	dom.SetAttr(dom.ID("map-search"), "aria-invalid", strconv.FormatBool(!ok && text != ""))
+	m.match = nil
+	switch {
+	case ok && topic >= 0:
+		m.topic = topic
+		dom.ID("map-topic").Set("value", strconv.Itoa(topic))
+		m.legend = ""
+		m.show(mapview.Topic)
+		return
+	case ok:
+		m.match = make([]bool, m.data.Cells())
+		for i := range m.match {
+			m.match[i] = (row < 0 || i/m.view.Cols == row) && (col < 0 || i%m.view.Cols == col)
+		}
+		if row >= 0 && col >= 0 {
+			m.cursor = [2]int{row, col}
+			m.view.Show(row, col)
+			m.card(row, col)
+		}
+	}
+	m.recolor()
+}
+
+// pointAt shows the card of the cell under the pointer.
+func (m *expertMap) pointAt() {
+	row, col, ok := m.view.At(m.pointer[0], m.pointer[1])
+	if !ok || m.dragged && m.drag {
+		m.hover = [2]int{-1, -1}
+		dom.Hide(dom.ID("map-card"), true)
+		return
+	}
+	m.hover = [2]int{row, col}
+	m.card(row, col)
+}
+
+// card shows the small card beside a cell.
+func (m *expertMap) card(row, col int) {
+	card := dom.ID("map-card")
+	if dom.Attr(card, "data-cell") != strconv.Itoa(row*m.view.Cols+col) {
+		dom.SetAttr(card, "data-cell", strconv.Itoa(row*m.view.Cols+col))
+		dom.SetText(card, "")
+		for i, line := range m.lines(row, col) {
+			tag := "p"
+			if i == 0 {
+				tag = "b"
+			}
+			card.Call("append", dom.New(tag, "num", line))
+		}
+	}
+	dom.Hide(card, false)
+	x, y := m.view.Left+float64(col+1)*m.view.Cell+8, m.view.Top+float64(row+1)*m.view.Cell+8
+	width, height := card.Get("offsetWidth").Float(), card.Get("offsetHeight").Float()
+	if x+width > m.view.Width {
+		x = max(0, m.view.Left+float64(col)*m.view.Cell-width-8)
+	}
+	if y+height > m.view.Height {
+		y = max(0, m.view.Top+float64(row)*m.view.Cell-height-8)
+	}
+	dom.Style(card, "transform", "translate("+pixels(x)+","+pixels(y)+")")
+}
+
+// lines is what the card says.
+func (m *expertMap) lines(row, col int) []string {
+	d, now := m.data, clock()
+	cell := row*m.view.Cols + col
+	n := d.Value(mapview.Heat, 0, cell, now)
+	out := []string{
+		"Layer " + strconv.Itoa(d.Shape.Layers[row]) + ", expert " + strconv.Itoa(col),
+		mapview.Figure(mapview.Heat, n) + " selections, load " + mapview.Figure(mapview.Imbalance, d.Value(mapview.Imbalance, 0, cell, now)),
+		"last " + mapview.Figure(mapview.Recency, d.Value(mapview.Recency, 0, cell, now)),
+	}
+	if m.mode == mapview.Turn {
+		out = append(out, mapview.Figure(mapview.Turn, d.Value(mapview.Turn, 0, cell, now))+" in this answer so far")
+	}
+	best := -1
+	for i := range d.Topics {
+		low := float64(d.Topics[i].Low[cell])
+		if low > 1 && (best < 0 || low > float64(d.Topics[best].Low[cell])) {
+			best = i
+		}
+	}
+	if m.mode == mapview.Topic {
+		best = m.topic
+	}
+	if best >= 0 && best < len(d.Topics) {
+		t := d.Topics[best]
+		out = append(out, t.Topic+": lift "+two(t.Lift[cell])+" ["+two(t.Low[cell])+", "+two(t.High[cell])+"]")
+	}
+	return out
+}
+
+func two(v float32) string { return mapview.Figure(mapview.Topic, float64(v)) }
+
+// describe is the card for a screen reader.
+func (m *expertMap) describe(row, col int) string {
+	text := ""
+	for i, line := range m.lines(row, col) {
+		if i > 0 {
+			text += ". "
+		}
+		text += line
+	}
+	return text
+}
