@@ -290,3 +290,16 @@ func TestFailuresAreLimitedButTheOwnerAlwaysGetsIn(t *testing.T) {
 		t.Errorf("another address shares the limit: status %d, want 401", status(ref))
 	}
 }
+
+func FuzzSession(f *testing.F) {
+	f.Add("")
+	f.Add("id.0.mac")
+	f.Add("...")
+	f.Add("AAAA.zzzzzzzzzzzzzz.")
+	f.Fuzz(func(t *testing.T, value string) {
+		a := &authenticator{now: time.Now}
+		if id, ok := a.openSession("the token that nobody has", value); ok {
+			t.Errorf("a forged session %q was opened as %q", value, id)
+		}
+	})
+}
