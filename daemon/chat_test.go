@@ -487,3 +487,25 @@ func TestTitlesComeFromTheFirstLine(t *testing.T) {
 		}
 	}
 }
+
+func TestNewConversationsStartWithTheDefaultsOfTheSettingsPage(t *testing.T) {
+	d := modelDaemon(t)
+	v := d.viewer()
+	v.ask(wire.Settings, "*", "system", "Be brief.", "temperature", "0", "max_tokens", "3")
+	defer v.ask(wire.Settings, "*")
+	_, _, page := d.get("/settings", "Accept", "text/html")
+	for _, want := range []string{"Be brief.", `name="max_tokens" value="3"`, d.base + "/v1", "smollm2-moe-32x"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q in the settings page", want)
+		}
+	}
+	ack := v.ask(wire.Send, "", "Hello.")
+	v.finish(ack.Arg(1))
+	conv, err := d.store.Conversation(t.Context(), ack.Arg(0))
+	if err != nil || conv.System != "Be brief." {
+		t.Errorf("system prompt %q, error %v", conv.System, err)
+	}
+	if m, _ := d.store.Message(t.Context(), ack.Arg(1)); m.Turn.Generated > 3 || m.Turn.Finish != "length" {
+		t.Errorf("%d tokens, finish %q", m.Turn.Generated, m.Turn.Finish)
+	}
+}
