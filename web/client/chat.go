@@ -290,6 +290,9 @@ func (c *chat) draw() {
 		c.dirty = false
 		if language, code, ok := answer.Fence(c.text.Open()); ok {
 			c.open.Set("className", "open-text open-code")
+			if language == "" {
+				language = "text"
+			}
 			dom.SetAttr(c.open, "data-language", language)
 			dom.SetText(c.open, code)
 		} else {
