@@ -133,6 +133,13 @@ func (c *config) text(key, absent string) string {
 	return s
 }
 
+// only refuses a key that is there with another text than the one that the family means.
+func (c *config) only(key, want string) {
+	if v := c.text(key, want); v != want {
+		c.refuse(key, "%q is not supported; %q is", v, want)
+	}
+}
+
 // integers reads a list of whole numbers.
 func (c *config) integers(key string) []int {
 	v, ok := c.value(key)

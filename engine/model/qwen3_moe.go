@@ -1,10 +1,6 @@
 package model
 
-import (
-	"slices"
-
-	"covey/engine/canon"
-)
+import "covey/engine/canon"
 
 // qwen3MoE is Qwen3-30B-A3B and its kin: per-head query and key norms, a softmax router, no shared expert, and dense
 // layers at intervals.
@@ -34,11 +30,7 @@ func qwen3MoE(c *config) Spec {
 	}
 	s.MoE.Router = canon.RouterSpec{Score: canon.ScoreSoftmax, Experts: s.MoE.Experts, TopK: s.MoE.TopK, Normalise: c.boolean("norm_topk_prob", false)}
 	s.DenseInner = c.integer("intermediate_size", 6144, 1, 1<<20)
-	only, step := c.integers("mlp_only_layers"), c.integer("decoder_sparse_step", 1, 1, 1024)
-	s.Dense = make([]bool, s.Layers)
-	for l := range s.Dense {
-		s.Dense[l] = slices.Contains(only, l) || (l+1)%step != 0
-	}
+	s.Dense = c.denseAtIntervals(s.Layers)
 	return s
 }
 

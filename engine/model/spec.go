@@ -102,9 +102,12 @@ var standardNames = Names{
 
 // families are the known architectures by model_type. Each fills what config.json decides; problems are collected in c.
 var families = map[string]func(c *config) Spec{
-	"glm4_moe":  glm4MoE,
-	"olmoe":     olmoe,
-	"qwen3_moe": qwen3MoE,
+	"dots1":      dots1,
+	"glm4_moe":   glm4MoE,
+	"minimax_m2": minimaxM2,
+	"mixtral":    mixtral,
+	"olmoe":      olmoe,
+	"qwen3_moe":  qwen3MoE,
 }
 
 // Architectures lists the known values of model_type, ascending.

@@ -19,6 +19,12 @@ var base = map[string]string{
 		"num_key_value_heads":2,"head_dim":16,"moe_intermediate_size":32,"num_experts":8,"num_experts_per_tok":3}`,
 	"olmoe": `{"model_type":"olmoe","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
 		"intermediate_size":32,"num_experts":8,"num_experts_per_tok":3}`,
+	"mixtral": `{"model_type":"mixtral","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
+		"num_key_value_heads":2,"intermediate_size":32,"num_local_experts":8}`,
+	"dots1": `{"model_type":"dots1","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
+		"head_dim":16,"intermediate_size":96,"moe_intermediate_size":32,"n_routed_experts":8,"n_shared_experts":2,"num_experts_per_tok":3}`,
+	"minimax_m2": `{"model_type":"minimax_m2","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
+		"num_key_value_heads":2,"head_dim":16,"intermediate_size":32,"num_local_experts":8,"num_experts_per_tok":3}`,
 }
 
 // with gives a family's base configuration with keys of a JSON object added or replaced.
@@ -61,10 +67,17 @@ func TestDefaultsOfFamilies(t *testing.T) {
 		{"glm4_moe", 1e-5, 2, QKNormNone, 8, []bool{true, false, false, false}, 32, canon.ScoreSigmoid, true, 1e-20},
 		{"qwen3_moe", 1e-6, 2, QKNormPerHead, 16, []bool{false, false, false, false}, 0, canon.ScoreSoftmax, false, 0},
 		{"olmoe", 1e-5, 4, QKNormWhole, 16, []bool{false, false, false, false}, 0, canon.ScoreSoftmax, false, 0},
+		{"mixtral", 1e-5, 2, QKNormNone, 16, []bool{false, false, false, false}, 0, canon.ScoreSoftmax, true, 0},
+		{"dots1", 1e-6, 4, QKNormPerHead, 16, []bool{false, false, false, false}, 64, canon.ScoreSigmoid, false, 0},
+		{"minimax_m2", 1e-6, 2, QKNormWhole, 16, []bool{false, false, false, false}, 0, canon.ScoreSigmoid, true, 0},
 	} {
+		theta, pairing := 1e4, canon.Half
+		if other, ok := map[string]float64{"mixtral": 1e6, "minimax_m2": 5e6}[test.family]; ok {
+			theta = other
+		}
 		s := spec(t, test.family, `{}`)
 		if s.NormEps != test.eps || s.Attention.KVHeads != test.kvHeads || s.Attention.HeadDim != 16 || s.Attention.QKNorm != test.norm || s.Attention.QKVBias || s.Attention.OutBias ||
-			s.Rope.Rot != test.rot || s.Rope.Theta != 1e4 || s.Rope.Kind != canon.RopeDefault || s.Pairing != canon.Half || !slices.Equal(s.Dense, test.dense) ||
+			s.Rope.Rot != test.rot || s.Rope.Theta != theta || s.Rope.Kind != canon.RopeDefault || s.Pairing != pairing || !slices.Equal(s.Dense, test.dense) ||
 			s.MoE.Shared != test.shared || s.MoE.Inner != 32 || s.MoE.Router.Score != test.score || s.MoE.Router.Normalise != test.normed || s.MoE.Router.Eps != test.routerEp || s.Tied {
 			t.Errorf("%s: %+v", test.family, s)
 		}
@@ -118,6 +131,23 @@ func TestConfigurationDecidesTheSpec(t *testing.T) {
 		}},
 		{"olmoe", `{"rope_scaling":{"rope_type":"dynamic","factor":8}}`, func(s *Spec) bool { return s.Rope.Kind == canon.RopeDefault }},
 		{"olmoe", `{"rope_scaling":null,"rope_parameters":{}}`, func(s *Spec) bool { return s.Rope.Kind == canon.RopeDefault }},
+		{"mixtral", `{"sliding_window":8,"num_experts_per_tok":1}`, func(s *Spec) bool {
+			return slices.Equal(s.Attention.Window, []int{8, 8, 8, 8}) && s.MoE.TopK == 1 && s.Names.Expert[2] == "model.layers.%d.block_sparse_moe.experts.%d.w2"
+		}},
+		{"mixtral", `{"sliding_window":null}`, func(s *Spec) bool { return slices.Equal(s.Attention.Window, []int{0, 0, 0, 0}) }},
+		{"dots1", `{"sliding_window":8}`, func(s *Spec) bool { return slices.Equal(s.Attention.Window, []int{0, 0, 0, 0}) }},
+		{"dots1", `{"sliding_window":8,"max_window_layers":2}`, func(s *Spec) bool { return slices.Equal(s.Attention.Window, []int{0, 0, 8, 8}) }},
+		{"dots1", `{"sliding_window":8,"layer_types":["sliding_attention","full_attention","full_attention","sliding_attention"]}`, func(s *Spec) bool {
+			return slices.Equal(s.Attention.Window, []int{8, 0, 0, 8})
+		}},
+		{"dots1", `{"first_k_dense_replace":2,"n_group":4,"topk_group":2,"attention_bias":true}`, func(s *Spec) bool {
+			return s.Dense[1] && !s.Dense[2] && s.MoE.Router.TopGroups == 2 && s.Attention.QKVBias && s.Attention.OutBias
+		}},
+		{"minimax_m2", `{"rotary_dim":8}`, func(s *Spec) bool { return s.Rope.Rot == 8 }},
+		{"minimax_m2", `{"rotary_dim":8,"rope_parameters":{"rope_type":"default","partial_rotary_factor":0.25}}`, func(s *Spec) bool { return s.Rope.Rot == 4 }},
+		{"minimax_m2", `{"use_mtp":true,"num_mtp_modules":3,"attn_type_list":[1,1,1,1],"scoring_func":"sigmoid"}`, func(s *Spec) bool {
+			return s.MoE.Correction && s.Names.Correction == "model.layers.%d.block_sparse_moe.e_score_correction_bias"
+		}},
 		{"olmoe", `{"use_cache":true,"transformers_version":"5","new_feature":null,"other_feature":false}`, func(s *Spec) bool {
 			return slices.Equal(s.Ignored, []string{"new_feature", "other_feature", "transformers_version", "use_cache"})
 		}},
@@ -130,7 +160,7 @@ func TestConfigurationDecidesTheSpec(t *testing.T) {
 
 func TestConfigurationsThatWouldMisleadAreRefused(t *testing.T) {
 	for _, test := range []struct{ family, changes, want string }{
-		{"olmoe", `{"model_type":"llama"}`, `"llama": architecture not supported; supported: glm4_moe, olmoe, qwen3_moe`},
+		{"olmoe", `{"model_type":"llama"}`, `"llama": architecture not supported; supported: ` + strings.Join(Architectures(), ", ")},
 		{"olmoe", `{"attention_multiplier":0.2}`, "attention_multiplier: 0.2 is not known to olmoe and may change the maths"},
 		{"olmoe", `{"layer_types":["sliding_attention"]}`, "layer_types"},
 		{"olmoe", `{"hidden_act":"gelu"}`, "gelu"},
@@ -163,6 +193,15 @@ func TestConfigurationsThatWouldMisleadAreRefused(t *testing.T) {
 		{"glm4_moe", `{"first_k_dense_replace":4}`, "none of the 4 layers has experts"},
 		{"glm4_moe", `{"partial_rotary_factor":2}`, "more than 1"},
 		{"qwen3_moe", `{"mlp_only_layers":[0,1,2,3]}`, "none of the 4 layers has experts"},
+		{"dots1", `{"n_shared_experts":null}`, "n_shared_experts: missing"},
+		{"dots1", `{"layer_types":["full_attention"]}`, "want a list of 4 attention types"},
+		{"dots1", `{"layer_types":["full_attention","full_attention","full_attention","linear_attention"]}`, `layer 3: "linear_attention" is not supported`},
+		{"dots1", `{"layer_types":["full_attention","full_attention","full_attention","sliding_attention"]}`, "sliding_window: missing or zero, but layer 3 has a window"},
+		{"mixtral", `{"layer_types":["sliding_attention"]}`, "layer_types"},
+		{"minimax_m2", `{"attn_type_list":[1,1,0,1]}`, "layer 2 has type 0"},
+		{"minimax_m2", `{"use_qk_norm":false}`, "use_qk_norm: false is not supported"},
+		{"minimax_m2", `{"scoring_func":"softmax"}`, `scoring_func: "softmax" is not supported`},
+		{"minimax_m2", `{"shared_intermediate_size":64}`, "shared_intermediate_size"},
 		{"qwen3_moe", `{"mlp_only_layers":"x"}`, "list of whole numbers"},
 	} {
 		_, err := parseSpec(with(t, test.family, test.changes))
