@@ -34,8 +34,60 @@ var elementBits = map[Type]uint64{
 // entry is one tensor of a header; offsets are relative to the data.
 type entry struct {
 	Type    Type      `json:"dtype"`
-	Shape   []uint64  `json:"shape"`
+	Shape   shape     `json:"shape"`
 	Offsets [2]uint64 `json:"data_offsets"`
+}
+
+// shape decodes at most MaxDims dimensions: a header may hold tens of millions of them.
+type shape []uint64
+
+// UnmarshalJSONFrom implements json.UnmarshalerFrom.
+func (s *shape) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	if kind := dec.PeekKind(); kind != '[' {
+		return fmt.Errorf("shape is not a list")
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return err
+	}
+	*s = shape{}
+	for dec.PeekKind() != ']' {
+		if len(*s) == MaxDims {
+			return fmt.Errorf("more than the %d dimensions allowed", MaxDims)
+		}
+		var d uint64
+		if err := json.UnmarshalDecode(dec, &d); err != nil {
+			return err
+		}
+		*s = append(*s, d)
+	}
+	_, err := dec.ReadToken()
+	return err
+}
+
+// skipMetadata reads past the value of __metadata__, an object of texts.
+func skipMetadata(dec *jsontext.Decoder) error {
+	if kind := dec.PeekKind(); kind != '{' {
+		return fmt.Errorf("not an object")
+	}
+	if _, err := dec.ReadToken(); err != nil {
+		return err
+	}
+	for n := 0; dec.PeekKind() != '}'; n++ {
+		if n == maxMetadata {
+			return fmt.Errorf("more than the %d entries allowed", maxMetadata)
+		}
+		if _, err := dec.ReadToken(); err != nil {
+			return err
+		}
+		if kind := dec.PeekKind(); kind != '"' {
+			return fmt.Errorf("a value is not a text")
+		}
+		if _, err := dec.ReadToken(); err != nil {
+			return err
+		}
+	}
+	_, err := dec.ReadToken()
+	return err
 }
 
 // named is an entry with its name.
@@ -54,7 +106,7 @@ func parseHeader(file string, header []byte, data uint64) ([]named, error) {
 		return nil, refuse("", 8, "header does not start with '{'")
 	}
 	// The decoder refuses duplicate names, invalid UTF-8, and numbers that are negative, fractional or too large.
-	dec := jsontext.NewDecoder(bytes.NewReader(header))
+	dec := jsontext.NewDecoder(bytes.NewBuffer(header)) // a Buffer is decoded in place; a Reader would be copied
 	if _, err := dec.ReadToken(); err != nil {
 		return nil, refuse("", 8+dec.InputOffset(), "header: %v", err)
 	}
@@ -66,8 +118,7 @@ func parseHeader(file string, header []byte, data uint64) ([]named, error) {
 		}
 		name := token.String()
 		if name == "__metadata__" {
-			var metadata map[string]string
-			if err := json.UnmarshalDecode(dec, &metadata); err != nil {
+			if err := skipMetadata(dec); err != nil {
 				return nil, refuse("", 8+dec.InputOffset(), "__metadata__: %v", err)
 			}
 			continue
@@ -79,7 +130,9 @@ func parseHeader(file string, header []byte, data uint64) ([]named, error) {
 		if problem := n.check(data); problem != "" {
 			return nil, refuse(name, 8+dec.InputOffset(), "%s", problem)
 		}
-		list = append(list, n)
+		if list = append(list, n); len(list) > MaxTensors {
+			return nil, refuse("", 8+dec.InputOffset(), "more than the %d tensors allowed in one file", MaxTensors)
+		}
 	}
 	if _, err := dec.ReadToken(); err != nil {
 		return nil, refuse("", 8+dec.InputOffset(), "header: %v", err)
@@ -112,9 +165,6 @@ func (e entry) check(data uint64) string {
 	width, ok := elementBits[e.Type]
 	if !ok {
 		return fmt.Sprintf("unknown dtype %q", e.Type)
-	}
-	if len(e.Shape) > MaxDims {
-		return fmt.Sprintf("%d dimensions, more than the %d allowed", len(e.Shape), MaxDims)
 	}
 	size := width
 	for _, d := range e.Shape {
@@ -219,13 +269,12 @@ func (c *Checkpoint) openShards(index string) error {
 	shards := map[string]bool{}
 	for tensor, name := range content.WeightMap {
 		// A shard lies beside its index: separators, "..", drive letters and hidden names have no honest use.
-		if name != filepath.Base(name) || !filepath.IsLocal(name) || strings.ContainsAny(name, `/\:`) || !strings.HasSuffix(name, ".safetensors") {
-			return refuse(tensor, "names the file %q, which is not a plain .safetensors name", name)
+		if len(name) > maxName || name != filepath.Base(name) || !filepath.IsLocal(name) || strings.ContainsAny(name, "/\\:\x00") || !strings.HasSuffix(name, ".safetensors") {
+			return refuse(tensor, "names the file %q, which is not a plain .safetensors name", abbreviate(name, longestName))
 		}
-		shards[name] = true
-	}
-	if len(shards) > MaxShards {
-		return refuse("", "%d shards, more than the %d allowed", len(shards), MaxShards)
+		if shards[name] = true; len(shards) > MaxShards {
+			return refuse("", "more than the %d shards allowed", MaxShards)
+		}
 	}
 	names := make([]string, 0, len(shards))
 	for name := range shards {

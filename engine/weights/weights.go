@@ -23,11 +23,15 @@ import (
 
 // Limits on what a model folder may ask for. Real checkpoints stay far below each of them.
 const (
-	MaxHeader = 100 << 20 // bytes of one safetensors header (the format's own limit)
-	MaxIndex  = 256 << 20 // bytes of model.safetensors.index.json
-	MaxConfig = 4 << 20   // bytes of config.json
-	MaxShards = 4096      // files of one checkpoint
-	MaxDims   = 8         // dimensions of one tensor
+	MaxHeader  = 100 << 20 // bytes of one safetensors header (the format's own limit)
+	MaxIndex   = 256 << 20 // bytes of model.safetensors.index.json
+	MaxConfig  = 4 << 20   // bytes of config.json
+	MaxShards  = 4096      // files of one checkpoint
+	MaxTensors = 1 << 18   // tensors of one file
+	MaxDims    = 8         // dimensions of one tensor
+
+	maxMetadata = 1 << 12 // entries of __metadata__
+	maxName     = 255     // bytes of a file's name, as file systems have it
 )
 
 // FormatError is a refusal of a model folder's content. Every field but Problem may be empty or, for Offset, negative.
@@ -44,13 +48,13 @@ func (e *FormatError) Error() string {
 	b.WriteString("weights: ")
 	b.WriteString(e.File)
 	if e.Tensor != "" {
-		fmt.Fprintf(&b, ": tensor %q", e.Tensor)
+		fmt.Fprintf(&b, ": tensor %q", abbreviate(e.Tensor, longestName))
 	}
 	if e.Offset >= 0 {
 		fmt.Fprintf(&b, " at byte %d", e.Offset)
 	}
 	b.WriteString(": ")
-	b.WriteString(e.Problem)
+	b.WriteString(abbreviate(e.Problem, longestProblem))
 	if e.Remedy != "" {
 		b.WriteString("; ")
 		b.WriteString(e.Remedy)
@@ -59,6 +63,20 @@ func (e *FormatError) Error() string {
 }
 
 const again = "download the file again"
+
+// Longest quotation of a name and of a problem in an error line, in bytes.
+const (
+	longestName    = 120
+	longestProblem = 600
+)
+
+// abbreviate keeps what a file says of itself from flooding an error line.
+func abbreviate(text string, longest int) string {
+	if len(text) <= longest {
+		return text
+	}
+	return strings.ToValidUTF8(text[:longest], "") + "..."
+}
 
 // Tensor says what one named tensor is and where its bytes lie. Offsets have been checked against the file.
 type Tensor struct {
@@ -135,6 +153,9 @@ func OpenTensors(dir, name string) (*Tensors, error) {
 
 func (c *Checkpoint) open() error {
 	config, err := c.File("config.json", MaxConfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w; point at a folder with a safetensors checkpoint", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -220,10 +241,17 @@ func (c *Checkpoint) File(name string, limit int64) ([]byte, error) {
 }
 
 // openFile opens a file of the folder. A link out of it is refused: a checkpoint must not be able to name other files.
+// Neither is anything but a plain file opened: a pipe would wait for a writer for ever.
 func openFile(root *os.Root, name string) (*os.File, error) {
-	f, err := root.Open(name)
+	info, err := root.Stat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		return nil, &FormatError{File: name, Offset: -1, Problem: "not a regular file", Remedy: "replace it by a plain file"}
+	}
 	if err == nil {
-		return f, nil
+		var f *os.File
+		if f, err = root.Open(name); err == nil {
+			return f, nil
+		}
 	}
 	if info, e := root.Lstat(name); e == nil && info.Mode()&fs.ModeSymlink != 0 && !errors.Is(err, fs.ErrNotExist) {
 		return nil, &FormatError{File: name, Offset: -1, Problem: "a link that leaves the model folder: " + err.Error(), Remedy: "put the file itself in its place"}

@@ -3,6 +3,7 @@ package weights
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math"
 	"os"
@@ -50,6 +51,18 @@ func floats(values ...float32) []byte {
 }
 
 // Every refusal names what it refuses. The data behind each header is 16 bytes long.
+// repeated joins n texts, each with its number in it.
+func repeated(n int, format string) string {
+	var b strings.Builder
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, format, i)
+	}
+	return b.String()
+}
+
 func TestBadHeadersAreRefused(t *testing.T) {
 	const good = `"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}`
 	for _, test := range []struct{ name, header, want string }{
@@ -85,6 +98,11 @@ func TestBadHeadersAreRefused(t *testing.T) {
 		{"bytes without a tensor", `{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}}`, "too long"},
 		{"metadata is not text", `{"__metadata__":{"x":1},` + good + `}`, "__metadata__"},
 		{"metadata is a list", `{"__metadata__":[],` + good + `}`, "__metadata__"},
+		{"a value of metadata is nested", `{"__metadata__":{"x":{}},` + good + `}`, "__metadata__"},
+		{"metadata of 5,000 entries", `{"__metadata__":{` + repeated(5000, `"%d":""`) + `},` + good + `}`, "more than the 4096 entries"},
+		{"300,000 tensors", `{` + repeated(300_000, `"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}`) + `}`, "more than the 262144 tensors"},
+		{"shape is an object", `{"a":{"dtype":"F32","shape":{},"data_offsets":[0,16]}}`, "shape is not a list"},
+		{"a million dimensions", `{"a":{"dtype":"F32","shape":[` + repeated(1_000_000, "%d") + `],"data_offsets":[0,16]}}`, "more than the 8 dimensions"},
 		{"nested deeply", `{"a":` + strings.Repeat(`[`, 20000) + strings.Repeat(`]`, 20000) + `}`, "header:"},
 	} {
 		_, err := parseHeader("f.safetensors", []byte(test.header), 16)
@@ -159,6 +177,8 @@ func TestShardsMustAgreeWithTheirIndex(t *testing.T) {
 		{"drive", index("a", `c:m-1.safetensors`), "not a plain"},
 		{"another kind of file", index("a", "config.json"), "not a plain"},
 		{"empty name", index("a", ""), "not a plain"},
+		{"zero byte", []byte(`{"weight_map":{"a":"m\u0000.safetensors"}}`), "not a plain"},
+		{"5,000 shards", []byte(`{"weight_map":{` + repeated(5000, `"%[1]d":"m-%[1]d.safetensors"`) + `}}`), "more than the 4096 shards"},
 		{"empty map", []byte(`{"weight_map":{}}`), "empty"},
 		{"not JSON", []byte(`x`), "index.json"},
 		{"link out of the folder", index("a", "link.safetensors"), "leaves the model folder"},
@@ -185,11 +205,19 @@ func TestShardsMustAgreeWithTheirIndex(t *testing.T) {
 	}
 }
 
+func TestErrorsDoNotRepeatLongNames(t *testing.T) {
+	long := strings.Repeat("x", 100_000)
+	dir := folder(t, map[string][]byte{"config.json": []byte(`{}`), "model.safetensors.index.json": []byte(`{"weight_map":{"` + long + `":"` + long + `.safetensors"}}`)})
+	if _, err := Open(dir); err == nil || len(err.Error()) > 2000 || !strings.Contains(err.Error(), "not a plain .safetensors name") {
+		t.Errorf("%.3000v", err)
+	}
+}
+
 func TestMissingFilesAreNamed(t *testing.T) {
 	if _, err := Open(filepath.Join(t.TempDir(), "nowhere")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing folder: %v", err)
 	}
-	if _, err := Open(folder(t, nil)); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "config.json") {
+	if _, err := Open(folder(t, nil)); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "config.json") || !strings.Contains(err.Error(), "; point at a folder") {
 		t.Errorf("empty folder: %v", err)
 	}
 	if _, err := Open(folder(t, map[string][]byte{"config.json": []byte(`{}`)})); err == nil || !strings.Contains(err.Error(), "model.safetensors") {
