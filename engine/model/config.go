@@ -34,7 +34,7 @@ const required = math.MinInt
 var harmless = strings.Fields(`
 	_name_or_path architectures auto_map bos_token_id pad_token_id sep_token_id decoder_start_token_id model_type
 	transformers_version torch_dtype dtype use_cache initializer_range attention_dropout hidden_dropout resid_pdrop embd_pdrop
-	router_aux_loss_coef router_z_loss_coef router_jitter_noise output_router_logits num_nextn_predict_layers pretraining_tp
+	router_aux_loss_coef router_z_loss_coef router_jitter_noise output_router_logits pretraining_tp
 	quantization_config compression_config id2label label2id return_dict output_attentions output_hidden_states use_bfloat16
 	pruned_heads tf_legacy_loss torchscript is_decoder is_encoder_decoder cross_attention_hidden_size add_cross_attention
 	tie_encoder_decoder max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature

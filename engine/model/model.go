@@ -72,8 +72,18 @@ func Load(ctx context.Context, checkpoint *weights.Checkpoint, options Options, 
 	if err != nil {
 		return nil, err
 	}
-	if stored := checkpoint.Bytes(); s.Memory > 0 && stored > s.Memory {
+	// What is known now is said now: loading can take minutes.
+	if err := spec.noFurtherLayers(checkpoint); err != nil {
+		return nil, err
+	}
+	stored := checkpoint.Bytes()
+	if s.Memory > 0 && stored > s.Memory {
 		return nil, fmt.Errorf("model: the checkpoint holds %d MB of weights, but only %d MB of memory may be used: %w; use a smaller or more quantised checkpoint", stored>>20, s.Memory>>20, ErrMemory)
+	}
+	cache, ok := s.cacheBytes(spec)
+	if !ok || s.Memory > 0 && cache > s.Memory-stored {
+		return nil, fmt.Errorf("model: a KV cache of %d tokens takes %d MB beside %d MB of weights, but only %d MB of memory may be used: %w; lower Context (%d) or KVTokens (%d), or use a smaller checkpoint",
+			s.KVTokens, cache>>20, stored>>20, s.Memory>>20, ErrMemory, s.Context, s.KVTokens)
 	}
 	m := &Model{spec: spec, settings: s, arena: canon.NewArena(s.Memory)}
 	if err := m.load(ctx, checkpoint, progress); err != nil {

@@ -86,13 +86,23 @@ func TestModelsBeyondTheMemoryAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer checkpoint.Close()
-	for _, memory := range []int64{checkpoint.Bytes() - 1, checkpoint.Bytes() + 4096} { // before reading, and while packing
-		m, err := Load(t.Context(), checkpoint, Options{Memory: memory}, nil)
+	const page = 4 * 2 * 32 * 2 * canon.PageTokens // layers, keys and values, channels, bytes of an f16
+	for _, test := range []struct {
+		memory int64
+		want   string
+		read   bool // a weight was read before the refusal
+	}{
+		{checkpoint.Bytes() - 1, "of weights, but only", false},
+		{checkpoint.Bytes() + page - 1, "a KV cache of 16 tokens", false},
+		{checkpoint.Bytes() + page + 4096, "arena", true}, // the buffers of a step do not fit
+	} {
+		read := false
+		m, err := Load(t.Context(), checkpoint, Options{Memory: test.memory, Context: 16, KVTokens: 16}, func(int64, int64) { read = true })
 		if err == nil {
 			m.Close()
 		}
-		if !errors.Is(err, ErrMemory) {
-			t.Errorf("%d bytes for a checkpoint of %d: %v", memory, checkpoint.Bytes(), err)
+		if !errors.Is(err, ErrMemory) || !strings.Contains(err.Error(), test.want) || read != test.read {
+			t.Errorf("%d bytes for a checkpoint of %d: %v (weights read: %v), want %q", test.memory, checkpoint.Bytes(), err, read, test.want)
 		}
 	}
 	if n := availableMemory(); n < 1<<20 || n > 1<<50 {
@@ -101,7 +111,7 @@ func TestModelsBeyondTheMemoryAreRefused(t *testing.T) {
 }
 
 func TestTensorsThatNobodyReadsAreListed(t *testing.T) {
-	m := open(t, configured(t, filepath.Join(oracles, "olmoe"), `"num_hidden_layers": 4`, `"num_hidden_layers": 3`), Options{})
+	m := open(t, configured(t, filepath.Join(oracles, "olmoe"), `"num_hidden_layers": 4`, `"num_hidden_layers": 3, "num_nextn_predict_layers": 1`), Options{})
 	if n := len(m.Info().Unused); n != 33 || m.Info().Unused[0] != "model.layers.3.input_layernorm.weight" {
 		t.Errorf("%d unused tensors: %v, want the 33 of layer 3", n, m.Info().Unused)
 	}
@@ -287,6 +297,7 @@ func TestBrokenCheckpointsAreNamed(t *testing.T) {
 	nan := binary.LittleEndian.AppendUint16(nil, uint16(math.Float32bits(float32(math.NaN()))>>16))
 	for _, test := range []struct{ dir, want string }{
 		{edit(`"num_hidden_layers": 4`, `"num_hidden_layers": 5`), `"model.layers.4.input_layernorm.weight": missing`},
+		{edit(`"num_hidden_layers": 4`, `"num_hidden_layers": 3`), "num_hidden_layers: 3, but the checkpoint has model.layers.3.input_layernorm.weight too"},
 		{edit(`"intermediate_size": 32`, `"intermediate_size": 64`), "shape [32 64], but the configuration gives [64 64]"},
 		{edit(`"attention_bias": false`, `"attention_bias": true`), `"model.layers.0.self_attn.q_proj.bias": missing`},
 		{edit(`"vocab_size": 128`, `"vocab_size": 129`), "model.embed_tokens.weight"},

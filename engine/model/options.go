@@ -2,6 +2,8 @@ package model
 
 import (
 	"fmt"
+	"math"
+	"math/bits"
 
 	"covey/engine/canon"
 )
@@ -86,4 +88,15 @@ func (o Options) resolve(spec *Spec) (settings, error) {
 	}
 	s.pages = (s.KVTokens + canon.PageTokens - 1) / canon.PageTokens
 	return s, nil
+}
+
+// cacheBytes is the size of the KV cache; false and the largest number if it cannot be addressed.
+func (s settings) cacheBytes(spec *Spec) (int64, bool) {
+	a := spec.Attention
+	page := uint64(spec.Layers) * 2 * uint64(a.KVHeads) * uint64(a.HeadDim) * canon.PageTokens * uint64(s.kv.Bits()/8) // at most 2^41
+	high, low := bits.Mul64(page, uint64(s.pages))
+	if high != 0 || low > math.MaxInt64 {
+		return math.MaxInt64, false
+	}
+	return int64(low), true
 }

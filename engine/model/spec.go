@@ -60,6 +60,7 @@ type Names struct {
 type Spec struct {
 	Architecture          string // config.json's model_type
 	Vocab, Hidden, Layers int
+	Drafting              int // further layers, behind the others, that only draft tokens and are not loaded
 	Context               int // longest sequence that the checkpoint is made for
 	NormEps               float32
 	Attention             Attention
@@ -152,13 +153,14 @@ func parseSpec(text []byte) (*Spec, error) {
 // common reads the keys that all families share.
 func (c *config) common() Spec {
 	s := Spec{
-		Vocab:   c.integer("vocab_size", required, 1, 1<<22),
-		Hidden:  c.integer("hidden_size", required, 1, 1<<16),
-		Layers:  c.integer("num_hidden_layers", required, 1, 1024),
-		Context: c.integer("max_position_embeddings", required, 1, 1<<24),
-		Tied:    c.boolean("tie_word_embeddings", false),
-		EOS:     c.tokens("eos_token_id"),
-		Names:   standardNames,
+		Vocab:    c.integer("vocab_size", required, 1, 1<<22),
+		Hidden:   c.integer("hidden_size", required, 1, 1<<16),
+		Layers:   c.integer("num_hidden_layers", required, 1, 1024),
+		Drafting: c.integer("num_nextn_predict_layers", 0, 0, 1024),
+		Context:  c.integer("max_position_embeddings", required, 1, 1<<24),
+		Tied:     c.boolean("tie_word_embeddings", false),
+		EOS:      c.tokens("eos_token_id"),
+		Names:    standardNames,
 	}
 	if act := c.text("hidden_act", "silu"); act != "silu" {
 		c.refuse("hidden_act", "%q is not supported; silu is", act)
@@ -200,6 +202,16 @@ func (s *Spec) check(c *config) {
 			c.refuse("eos_token_id", "%d is outside the vocabulary of %d", id, s.Vocab)
 		}
 	}
+}
+
+// noFurtherLayers refuses a checkpoint with more layers than config.json names: leaving them out would give a model that
+// answers, and answers wrongly. Layers for drafting (num_nextn_predict_layers) lie behind the last one and are no error.
+func (s *Spec) noFurtherLayers(checkpoint *weights.Checkpoint) error {
+	name := fmt.Sprintf(s.Names.AttentionNorm, s.Layers+s.Drafting)
+	if _, ok := checkpoint.Tensor(name); !ok {
+		return nil
+	}
+	return fmt.Errorf("model: config.json: num_hidden_layers: %d, but the checkpoint has %s too; correct the number", s.Layers, name)
 }
 
 // addGenerationEOS adds the end tokens of generation_config.json, which often lists more than config.json.
