@@ -1,9 +1,12 @@
 package tokenizer
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/fstest"
 )
 
 // TestEveryKindGivesTheReferenceIDsAndTexts runs the reference answers of each tokenizer kind.
@@ -25,5 +28,12 @@ func TestEveryKindGivesTheReferenceIDsAndTexts(t *testing.T) {
 				t.Errorf("%d cases, ids equal in %d, texts equal in %d: %s", r.Cases, r.IDsEqual, r.DecodedEqual, r.FirstFailure)
 			}
 		})
+	}
+}
+
+func TestAPipeInPlaceOfTheFileIsRefusedWithoutWaiting(t *testing.T) {
+	files := fstest.MapFS{"tokenizer.json": {Mode: fs.ModeNamedPipe | 0o600}}
+	if _, err := LoadFS(files, "tokenizer.json"); err == nil || !strings.Contains(err.Error(), "tokenizer.json is not a regular file") {
+		t.Error(err)
 	}
 }

@@ -11,6 +11,7 @@
 package tokenizer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -53,19 +54,23 @@ type Tokenizer struct {
 
 // Load reads the tokenizer.json at path; a folder means the file of that name inside it.
 func Load(path string) (*Tokenizer, error) {
+	dir, name := filepath.Split(path)
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, "tokenizer.json")
+		dir, name = path, "tokenizer.json"
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
+	t, err := LoadFS(os.DirFS(cmp.Or(dir, ".")), name)
+	if err != nil && dir != "" {
+		return nil, fmt.Errorf("%w, in %s", err, dir)
 	}
-	defer f.Close()
-	return read(f, path)
+	return t, err
 }
 
-// LoadFS reads a tokenizer.json from a file system, such as the root of an opened model folder.
+// LoadFS reads a tokenizer.json from a file system, such as the root of an opened model folder. Anything but a plain
+// file is refused before it is opened: a pipe would wait for a writer for ever.
 func LoadFS(fsys fs.FS, name string) (*Tokenizer, error) {
+	if info, err := fs.Stat(fsys, name); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("tokenizer: %s is not a regular file: replace it by a plain file", name)
+	}
 	f, err := fsys.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
