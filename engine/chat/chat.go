@@ -110,7 +110,11 @@ func LoadFS(fsys fs.FS) (*Template, error) {
 	return New(sources, specialTokens(config))
 }
 
+// readFile reads a plain file; anything else is refused before it is opened, since a pipe would wait for a writer for ever.
 func readFile(fsys fs.FS, name string) ([]byte, error) {
+	if info, err := fs.Stat(fsys, name); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("chat: %s is not a regular file: replace it by a plain file", name)
+	}
 	f, err := fsys.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("chat: %w", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -259,6 +260,15 @@ func TestArgumentsGivenAsTextReachTheTemplateAsAMapping(t *testing.T) {
 		segments, err := template.Render(context.Background(), []Message{{Role: "assistant", ToolCalls: []ToolCall{{Name: "f", Arguments: json.RawMessage(raw)}}}}, Options{})
 		if err != nil || Text(segments) != want {
 			t.Errorf("%s gave %q, %v, want %q", raw, Text(segments), err, want)
+		}
+	}
+}
+
+func TestPipesInPlaceOfTemplatesAreRefusedWithoutWaiting(t *testing.T) {
+	for _, name := range []string{"tokenizer_config.json", "chat_template.jinja"} {
+		files := fstest.MapFS{name: {Mode: fs.ModeNamedPipe | 0o600}}
+		if _, err := LoadFS(files); err == nil || !strings.Contains(err.Error(), name+" is not a regular file") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -28,8 +28,9 @@ type Limits struct {
 // maxDepth bounds nesting of templates when parsed and of values when compared or printed.
 const maxDepth = 100
 
-// maxSource is the longest template that is parsed, in bytes. The longest in use have 20 KB.
-const maxSource = 1 << 20
+// maxSource is the longest template that is parsed, in bytes. The longest in use have 20 KB; a byte can become a token of
+// the lexer, which takes over a hundred bytes.
+const maxSource = 256 << 10
 
 // ErrLimit is wrapped by errors about a rendering that exceeded its limits.
 var ErrLimit = errors.New("template exceeds its limits")
