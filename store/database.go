@@ -83,6 +83,13 @@ func (s *Store) check(ctx context.Context) error {
 	if application != applicationID {
 		return fmt.Errorf("store: %s: not a database of covey (application id %#x): choose another data folder", doing, application)
 	}
+	var version int
+	if err := s.writer.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
+		return asDamage(ctx, doing, err, damaged)
+	}
+	if version < 1 {
+		return damaged(fmt.Sprintf("it holds tables, but says that it is of version %d", version))
+	}
 	problems, err := query(ctx, s.writer, func(rows *sql.Rows) (text string, err error) { return text, rows.Scan(&text) }, sqlCheck)
 	if err != nil {
 		return asDamage(ctx, doing, err, damaged)

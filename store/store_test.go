@@ -236,6 +236,17 @@ func TestNewerVersionIsRefused(t *testing.T) {
 	wantErr(t, err, ErrNewer, "99", "newer program")
 }
 
+func TestVersionThatNoProgramWroteIsDamage(t *testing.T) {
+	for _, version := range []string{"0", "-3", "-2147483648"} {
+		dir := t.TempDir()
+		s := openIn(t, dir)
+		must(s.writer.Exec("PRAGMA user_version = " + version))
+		ok(s.Close())
+		_, err := Open(ctx, Options{Dir: dir})
+		wantErr(t, err, ErrCorrupt, "version "+version, "left as it is")
+	}
+}
+
 // withStep is the migrations plus one more.
 func withStep(text string) fstest.MapFS {
 	files := fstest.MapFS{}
