@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"covey/engine"
+	"covey/engine/canon"
 )
 
 // Config is everything that can be set about the daemon. The struct tags are read by the command line and by the
@@ -98,8 +99,11 @@ func (c Config) Validate() error {
 	return c.EngineConfig.Validate()
 }
 
-// Validate checks ranges that hold for every model; the engine checks the rest against the checkpoint.
+// Validate checks what holds for every model; the engine checks the rest against the checkpoint.
 func (c EngineConfig) Validate() error {
+	if _, err := canon.Resolve(c.ISA); err != nil {
+		return badSetting("isa", "leave it out to use the best of this machine", "%v", err)
+	}
 	limits := []struct {
 		name              string
 		value, least, max int

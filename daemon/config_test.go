@@ -29,6 +29,7 @@ func TestSettingsThatMakeNoSenseAreNamed(t *testing.T) {
 		{"half a key pair", func(c *Config) { c.TLSCert = "cert.pem" }, "tls-cert"},
 		{"wildcard host", func(c *Config) { c.AllowHost = []string{"*.example"} }, "allow-host"},
 		{"no sockets", func(c *Config) { c.MaxSockets = 0 }, "max-sockets"},
+		{"unknown kernels", func(c *Config) { c.ISA = "mmx" }, "isa"},
 		{"negative threads", func(c *Config) { c.Threads = -1 }, "threads"},
 	}
 	for _, c := range cases {

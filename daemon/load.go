@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -40,15 +41,22 @@ func (m *modelState) percent() int64 {
 	return min(100, max(0, m.done)*100/m.total)
 }
 
+// errNoModel is why a daemon that was given no model folder, and found none, has no model.
+var errNoModel = errors.New("no model folder was named, and the bundled one is not here")
+
 // load opens the model and records progress and outcome.
 func (s *Server) load(ctx context.Context) {
 	c := s.cfg.Engine()
 	c.Logger = s.log
-	eng, err := engine.Open(ctx, c, func(done, total int64) {
-		s.model.mu.Lock()
-		s.model.done, s.model.total = done, total
-		s.model.mu.Unlock()
-	})
+	var eng *engine.Engine
+	err := errNoModel
+	if c.Dir != "" {
+		eng, err = engine.Open(ctx, c, func(done, total int64) {
+			s.model.mu.Lock()
+			s.model.done, s.model.total = done, total
+			s.model.mu.Unlock()
+		})
+	}
 	s.model.mu.Lock()
 	s.model.took = time.Since(s.model.started)
 	if err != nil {

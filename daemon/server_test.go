@@ -107,7 +107,7 @@ func (d *testDaemon) do(method, path, body string, headers ...string) (int, http
 func TestAModelThatFailsToLoadLeavesTheDaemonUpWithTheReason(t *testing.T) {
 	d := startDaemon(t, nil)
 	failure := d.loaded()
-	if failure == nil || failure.Code != "load_failed" || failure.Hint == "" {
+	if failure == nil || failure.Code != "load_failed" || failure.Hint == "" || !strings.Contains(failure.Error(), "no model folder was named") {
 		t.Fatalf("got %v, want load_failed with a hint", failure)
 	}
 	code, _, body := d.get("/readyz")

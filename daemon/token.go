@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,9 @@ import (
 
 // tokenBytes is the size of the secret: 256 bits.
 const tokenBytes = 32
+
+// tokenFileLimit is far above the size of a token file.
+const tokenFileLimit = 4096
 
 // PrepareData makes the data folder (0700) if need be and proves that it can be written.
 func PrepareData(dir string) error {
@@ -35,16 +39,28 @@ func PrepareData(dir string) error {
 // ReadToken returns the token in dir, making one if there is none.
 func ReadToken(dir string) (string, error) {
 	path := filepath.Join(dir, "token")
-	raw, err := os.ReadFile(path)
+	const renew = "make a new one with covey token --rotate"
+	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return RotateToken(dir)
+	}
+	var raw []byte
+	if err == nil {
+		if !info.Mode().IsRegular() || info.Size() > tokenFileLimit { // a pipe would wait, a device never end
+			return "", problem(KindEnvironment, "token_file", renew, nil, "%s is not a token file", path)
+		}
+		if info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
+			return "", problem(KindEnvironment, "token_file", renew+", or chmod 600 it if nobody else has read it", nil,
+				"others on this machine may read %s (mode %#o)", path, info.Mode().Perm())
+		}
+		raw, err = os.ReadFile(path)
 	}
 	if err != nil {
 		return "", problem(KindEnvironment, "token_file", "make it readable for this user", err, "reading the token")
 	}
 	token := strings.TrimSpace(string(raw))
 	if secret, err := base64.RawURLEncoding.DecodeString(token); err != nil || len(secret) != tokenBytes {
-		return "", problem(KindEnvironment, "token_file", "make a new one with covey token --rotate", nil,
+		return "", problem(KindEnvironment, "token_file", renew, nil,
 			"%s does not hold a token (43 characters of base64url)", path)
 	}
 	return token, nil

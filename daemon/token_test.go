@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 )
 
@@ -34,7 +35,7 @@ func TestTokenIsMadeOnceReadableByItsOwnerOnly(t *testing.T) {
 }
 
 func TestABrokenTokenFileIsRefusedWithItsRemedy(t *testing.T) {
-	for _, content := range []string{"", "short", "not base64 not base64 not base64 not base64"} {
+	for _, content := range []string{"", "short", "not base64 not base64 not base64 not base64", strings.Repeat("x", 1<<20)} {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, "token"), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
@@ -44,6 +45,40 @@ func TestABrokenTokenFileIsRefusedWithItsRemedy(t *testing.T) {
 		if !errors.As(err, &e) || e.Code != "token_file" || e.Hint == "" {
 			t.Errorf("%q: got %v", content, err)
 		}
+	}
+}
+
+func TestATokenThatOthersMayReadIsRefused(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("folder permissions work otherwise there")
+	}
+	dir := t.TempDir()
+	if _, err := RotateToken(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(dir, "token"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var e *Error
+	if _, err := ReadToken(dir); !errors.As(err, &e) || e.Code != "token_file" || !strings.Contains(e.Message, "0644") || !strings.Contains(e.Hint, "--rotate") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := RotateToken(dir); err != nil {
+		t.Errorf("rotation: %v", err)
+	}
+	if _, err := ReadToken(dir); err != nil {
+		t.Errorf("after rotation: %v", err)
+	}
+}
+
+func TestATokenFileThatIsNoFileIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "token"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var e *Error
+	if _, err := ReadToken(dir); !errors.As(err, &e) || e.Code != "token_file" || !strings.Contains(e.Message, "is not a token file") {
+		t.Errorf("got %v", err)
 	}
 }
 
