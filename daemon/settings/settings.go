@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -94,16 +95,17 @@ func Variable(setting string) string {
 // Read reads the configuration file, replacing one read before.
 func (l *Layers) Read(path string) error {
 	l.read = true
-	info, err := os.Stat(path)
+	file, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("settings: reading the configuration file: %w", err)
 	}
-	if info.Size() > maxFile {
-		return fmt.Errorf("settings: %s: %d bytes are more than a configuration file may have (%d)", path, info.Size(), maxFile)
-	}
-	raw, err := os.ReadFile(path)
+	defer file.Close()
+	raw, err := io.ReadAll(io.LimitReader(file, maxFile+1)) // a device or a pipe does not say how long it is
 	if err != nil {
 		return fmt.Errorf("settings: reading the configuration file: %w", err)
+	}
+	if len(raw) > maxFile {
+		return fmt.Errorf("settings: %s: more than the %d bytes that a configuration file may have", path, maxFile)
 	}
 	return l.parse(path, raw)
 }
