@@ -68,9 +68,16 @@ func run(args, environ []string, con *console) int {
 	}
 	if err != nil {
 		hint := "covey --help lists the verbs, covey VERB --help their flags"
+		var setting *daemon.Error // of a setting's own check, which knows its remedy
+		if errors.As(err, &setting) {
+			hint = setting.Hint
+		}
 		name, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "--"), ":")
 		if place := layers.Place(name); place != "" {
 			hint = "the value comes from " + place
+			if setting != nil {
+				hint += "; " + setting.Hint
+			}
 		}
 		return con.fail(&daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: err.Error(), Hint: hint})
 	}
