@@ -71,6 +71,7 @@ type authenticator struct {
 	failed     func(reason string) // counts refusals
 	now        func() time.Time
 
+	flood    rate.Sometimes // bounds log lines about failures
 	mu       sync.Mutex
 	failures map[string]*rate.Limiter // by remote address
 }
@@ -81,6 +82,7 @@ func newAuthenticator(token *tokenFile, listen *net.TCPAddr, allow []string, sec
 	a := &authenticator{
 		token: token, hosts: map[string]bool{}, origins: map[string]bool{}, secure: secure, log: log,
 		failed: func(string) {}, now: time.Now, failures: map[string]*rate.Limiter{},
+		flood: rate.Sometimes{Interval: time.Minute},
 		// Cookies know no ports: the name keeps daemons on one host apart.
 		cookieName: "covey_" + strconv.Itoa(listen.Port),
 	}
@@ -256,7 +258,10 @@ func (a *authenticator) limit(r *http.Request, ref *refusal) *refusal {
 		return ref
 	}
 	a.failed("rate_limited")
-	a.log.Warn("many failed authentications", slog.String("remote", host), slog.String("reason", ref.err.Code))
+	// Not a line for each: whoever holds no token must not be able to fill the disk. The metrics count all of them.
+	a.flood.Do(func() {
+		a.log.Warn("many failed authentications", slog.String("remote", host), slog.String("reason", ref.err.Code))
+	})
 	return &refusal{status: http.StatusTooManyRequests, retryAfter: 3 * time.Second, err: problem(KindUsage, "too_many_failures",
 		"wait a few seconds; covey token prints the right token", nil, "too many failed attempts from this address")}
 }

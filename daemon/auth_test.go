@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"io"
 	"log/slog"
 	"net"
@@ -302,4 +303,18 @@ func FuzzSession(f *testing.F) {
 			t.Errorf("a forged session %q was opened as %q", value, id)
 		}
 	})
+}
+
+func TestAFloodOfGuessesDoesNotFillTheLog(t *testing.T) {
+	a, _ := newTestAuth(t)
+	var log bytes.Buffer
+	a.log = slog.New(slog.NewTextHandler(&log, nil))
+	counted := 0
+	a.failed = func(string) { counted++ }
+	for range 1000 {
+		a.authenticate(request("GET", "/", goodHost, "X-Api-Key", "guess"))
+	}
+	if lines := strings.Count(log.String(), "\n"); lines != 1 || counted < 1000 {
+		t.Errorf("%d lines of log and %d failures counted, want 1 and all:\n%.500s", lines, counted, log.String())
+	}
 }

@@ -146,8 +146,10 @@ func (s *Server) Run(ctx context.Context) error {
 		ReadHeaderTimeout: 5 * time.Second,
 		IdleTimeout:       120 * time.Second,
 		MaxHeaderBytes:    64 << 10,
-		BaseContext:       func(net.Listener) context.Context { return s.work },
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), // broken clients are no news
+		// "OPTIONS *" would be answered before the guard sees it.
+		DisableGeneralOptionsHandler: true,
+		BaseContext:                  func(net.Listener) context.Context { return s.work },
+		ErrorLog:                     slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), // broken clients are no news
 	}
 	loadCtx, cancelLoad := context.WithCancel(s.work)
 	defer cancelLoad()

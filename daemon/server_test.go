@@ -1,10 +1,13 @@
 package daemon
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"os"
@@ -108,6 +111,31 @@ func TestADaemonWithoutAModelSaysThatNoneWasNamed(t *testing.T) {
 	d := startDaemon(t, func(c *Config) { c.Model = "" })
 	if failure := d.loaded(); failure == nil || failure.Code != "load_failed" || !strings.Contains(failure.Error(), "no model folder was named") {
 		t.Errorf("got %v", failure)
+	}
+}
+
+func TestNoFormOfRequestGoesAroundTheGuard(t *testing.T) {
+	d := startDaemon(t, nil)
+	host := d.Addr().String()
+	for request, want := range map[string]string{
+		"OPTIONS * HTTP/1.1\r\nHost: " + host:                         "401",
+		"OPTIONS * HTTP/1.1\r\nHost: evil.example":                    "403",
+		"GET http://evil.example/metrics HTTP/1.1\r\nHost: " + host:   "403",
+		"GET //metrics HTTP/1.1\r\nHost: " + host:                     "401",
+		"GET /healthz/../metrics HTTP/1.1\r\nHost: " + host:           "401",
+		"GET /%68ealthz/..%2fmetrics HTTP/1.1\r\nHost: " + host:       "401",
+		"CONNECT evil.example:443 HTTP/1.1\r\nHost: evil.example:443": "403",
+	} {
+		conn, err := net.Dial("tcp", host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "%s\r\nConnection: close\r\n\r\n", request)
+		status, err := bufio.NewReader(conn).ReadString('\n')
+		if err != nil || !strings.Contains(status, " "+want+" ") {
+			t.Errorf("%q: %q, error %v, want %s", request, status, err, want)
+		}
+		conn.Close()
 	}
 }
 
