@@ -139,6 +139,19 @@ func randomSeed() uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
+// promptBytesPerToken bounds a prompt before it is split into tokens, which takes a second and 150 MB for each megabyte.
+// Honest text has 3 to 5 bytes a token; runs of one character reach 64 with vocabularies that have tokens for them.
+const promptBytesPerToken = 64
+
+// checkBytes refuses a prompt that has no chance to fit the context, before anything is done with it.
+func checkBytes(n, context int, param string) error {
+	if n <= context*promptBytesPerToken {
+		return nil
+	}
+	return &apiError{http.StatusBadRequest, param, problem(KindInput, "context_length_exceeded", "shorten the prompt", nil,
+		"the prompt has %d bytes and the model's context holds %d tokens", n, context)}
+}
+
 // fit limits a request's answer to what the context leaves after its prompt; param is where the prompt came from.
 func fit(r *engine.Request, context int, param string) error {
 	if len(r.Prompt) == 0 {

@@ -131,6 +131,13 @@ func (q *chatRequest) plan(ctx context.Context, eng *engine.Engine) (chatPlan, e
 	case err != nil:
 		return p, badParam("messages", "%v", err)
 	}
+	n := 0
+	for _, segment := range p.prompt {
+		n += len(segment.Text)
+	}
+	if err := checkBytes(n, info.Context, "messages"); err != nil {
+		return p, err
+	}
 	if p.request.Prompt, err = eng.Tokenizer().EncodeSegments(p.prompt, false); err != nil {
 		return p, badParam("messages", "%v", err)
 	}

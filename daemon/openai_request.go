@@ -12,6 +12,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -177,7 +178,7 @@ func decodeBody(r *http.Request, v any) *apiError {
 	if err := json.Unmarshal(raw, v); err != nil {
 		var kind *json.UnmarshalTypeError
 		if errors.As(err, &kind) {
-			return badParam(strings.TrimPrefix(kind.Field, "apiRequest."), "%s is not of type %s (at byte %d)", kind.Value, kind.Type, kind.Offset)
+			return badParam(strings.TrimPrefix(kind.Field, "apiRequest."), "%s, want %s", kind.Value, jsonKind(kind.Type))
 		}
 		var syntax *json.SyntaxError
 		if errors.As(err, &syntax) {
@@ -186,6 +187,23 @@ func decodeBody(r *http.Request, v any) *apiError {
 		return &apiError{http.StatusBadRequest, "", problem(KindUsage, "invalid_json", "", err, "the request's body is not JSON")}
 	}
 	return nil
+}
+
+// jsonKind names a Go type as a writer of JSON knows it.
+func jsonKind(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a text"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Map, reflect.Struct:
+		return "an object"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	}
+	return "a whole number"
 }
 
 // given says whether a raw field was sent with a value other than null.

@@ -57,6 +57,34 @@ func TestEveryKnownFieldReachesTheEngine(t *testing.T) {
 	}
 }
 
+func TestWrongTypesAreNamedAsInJSON(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"temperature": "hot"}`:                                "temperature: string, want a number",
+		`{"max_tokens": 1.5}`:                                   "max_tokens: number 1.5, want a whole number",
+		`{"stream": 1}`:                                         "stream: number, want true or false",
+		`{"model": {}}`:                                         "model: object, want a text",
+		`{"messages": "hello"}`:                                 "messages: string, want a list",
+		`{"messages": ["hello"]}`:                               "messages: string, want an object",
+		`{"messages": [{"role": "user", "content": 5}]}`:        "messages.content: number, want a list",
+		`{"logit_bias": []}`:                                    "logit_bias: array, want an object",
+		`{"seed": 18446744073709551616, "messages": [], "n":1}`: "seed: number 18446744073709551616, want a whole number",
+	} {
+		if _, _, err := parseChat(body); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", body, err, want)
+		}
+	}
+}
+
+func TestAPromptWithoutAChanceToFitIsRefusedByItsBytes(t *testing.T) {
+	if err := checkBytes(64*512, 512, "prompt"); err != nil {
+		t.Error(err)
+	}
+	var refused *apiError
+	if err := checkBytes(64*512+1, 512, "prompt"); !errors.As(err, &refused) || refused.err.Code != "context_length_exceeded" || refused.param != "prompt" {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestBadParametersAreRefusedByName(t *testing.T) {
 	cases := []struct{ body, param, code string }{
 		{``, "", "invalid_json"},

@@ -307,6 +307,9 @@ func TestRefusalsReachTheClientByStatusCodeAndParameter(t *testing.T) {
 		{"prompt beyond the context", func(p *openai.ChatCompletionNewParams) {
 			p.Messages = []openai.ChatCompletionMessageParamUnion{openai.UserMessage(strings.Repeat("word ", 2000))}
 		}, 400, "context_length_exceeded", "messages"},
+		{"prompt of megabytes, which is not split into tokens", func(p *openai.ChatCompletionNewParams) {
+			p.Messages = []openai.ChatCompletionMessageParamUnion{openai.UserMessage(strings.Repeat("word ", 1<<20))}
+		}, 400, "context_length_exceeded", "messages"},
 		{"temperature", func(p *openai.ChatCompletionNewParams) { p.Temperature = openai.Float(9) }, 400, "invalid_value", "temperature"},
 		{"tools without a template for them", func(p *openai.ChatCompletionNewParams) {
 			p.Tools = []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(openai.FunctionDefinitionParam{Name: "f"})}

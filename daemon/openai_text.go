@@ -129,6 +129,9 @@ func readPrompt(raw json.RawMessage, eng *engine.Engine) ([]int32, error) {
 	default:
 		return nil, badParam("prompt", "it is neither a text nor a list of token ids")
 	}
+	if err := checkBytes(len(text), eng.Model().Context, "prompt"); err != nil {
+		return nil, err
+	}
 	encoded, err := eng.Tokenizer().Encode(text, true)
 	if err != nil {
 		return nil, badParam("prompt", "%v", err)
