@@ -1,5 +1,7 @@
 package wire
 
+import "unicode/utf8"
+
 // Name says what a command asks for. It is the first byte of a client frame.
 type Name byte
 
@@ -73,7 +75,11 @@ func DecodeCommand(b []byte) (Command, error) {
 	c := Command{Name: Name(r.byte()), Seq: r.uint()}
 	n := r.count(1, maxArgs)
 	for range n {
-		c.Args = append(c.Args, r.string())
+		arg := r.string()
+		if !utf8.ValidString(arg) {
+			r.fail(ErrText)
+		}
+		c.Args = append(c.Args, arg)
 	}
 	if c.Name == 0 || c.Name >= 0x80 {
 		r.fail(ErrKind)

@@ -43,6 +43,7 @@ var (
 	ErrTrailing = errors.New("wire: bytes after the end of the frame")
 	ErrKind     = errors.New("wire: unknown frame kind")
 	ErrLimit    = errors.New("wire: count or length over the limit")
+	ErrText     = errors.New("wire: text is not UTF-8")
 )
 
 // appendUint appends v as a LEB128 varint: 7 bits a byte, low bits first, high bit set on all but the last byte.

@@ -175,6 +175,17 @@ func TestHostileCountsAllocateNothing(t *testing.T) {
 	}
 }
 
+func TestArgumentsThatAreNotUTF8AreRefused(t *testing.T) {
+	for _, arg := range []string{"\xff", "a\xc3", "\xed\xa0\x80", "\xc0\x80"} {
+		if c, err := DecodeCommand(Command{Name: Send, Seq: 1, Args: []string{"", arg}}.Append(nil)); !errors.Is(err, ErrText) {
+			t.Errorf("%q gives %+v, %v", arg, c, err)
+		}
+	}
+	if _, err := DecodeCommand(Command{Name: Send, Seq: 1, Args: []string{"", "\x00é\U0001f469\ufffd"}}.Append(nil)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestPatchNeedsItsThreeFields(t *testing.T) {
 	for _, s := range []string{"", "inner", "inner log", "inner log 0", "inner log\nx", "inner\nlog 0\n", "inner log x\n", "evil log 0\n", "inner  0 1\n"} {
 		if p, err := DecodePatch(s); err == nil {
