@@ -34,6 +34,14 @@ const (
 	maxName   = probes.MaxName
 )
 
+// Limits of what a file may say in words and in numbers of parts: pages show all of it.
+const (
+	maxWords     = 500 // bytes of a name and of each text of the provenance
+	maxNotes     = 64
+	maxDecodings = 64
+	maxLayer     = 1 << 16
+)
+
 // ErrFormat is wrapped by errors about files that are not an atlas of a known version.
 var ErrFormat = errors.New("not an atlas of this format")
 
@@ -114,8 +122,19 @@ func (a *Atlas) check() error {
 	if err := a.checkTopics(); err != nil {
 		return err
 	}
+	if err := a.checkWords(); err != nil {
+		return err
+	}
 	topics := len(a.Topics)
-	if !slices.IsSorted(a.Shape.Layers) || a.Shape.Experts < 1 || a.Shape.Experts > math.MaxUint16 || len(a.Shape.Layers)*a.Shape.Experts > maxExperts {
+	for i, l := range a.Shape.Layers {
+		if l < 0 || l > maxLayer || i > 0 && l <= a.Shape.Layers[i-1] {
+			return fmt.Errorf("shape: layer %d is out of range or out of order", l)
+		}
+	}
+	if a.Shape.TopK < 0 || a.Shape.TopK > a.Shape.Experts {
+		return fmt.Errorf("shape: top %d of %d experts", a.Shape.TopK, a.Shape.Experts)
+	}
+	if a.Shape.Experts < 1 || a.Shape.Experts > math.MaxUint16 || len(a.Shape.Layers)*a.Shape.Experts > maxExperts {
 		return fmt.Errorf("shape of %d layers with %d experts", len(a.Shape.Layers), a.Shape.Experts)
 	}
 	if a.Kind == Measured && len(a.Experts) != len(a.Shape.Layers)*a.Shape.Experts {
@@ -123,6 +142,11 @@ func (a *Atlas) check() error {
 	}
 	if a.Kind == Measured && len(a.Layers) != len(a.Shape.Layers) {
 		return fmt.Errorf("%d layers for a shape of %d", len(a.Layers), len(a.Shape.Layers))
+	}
+	for i, l := range a.Layers {
+		if i >= len(a.Shape.Layers) || l.Layer != a.Shape.Layers[i] {
+			return fmt.Errorf("layer entry %d is of layer %d, which the shape has not in this place", i, l.Layer)
+		}
 	}
 	last := [2]int{math.MinInt, 0}
 	for i := range a.Experts {
@@ -137,7 +161,13 @@ func (a *Atlas) check() error {
 			return fmt.Errorf("layer %d expert %d: %w", e.Layer, e.ID, err)
 		}
 	}
+	labelled := make(map[[3]int]bool, min(len(a.Labels), len(a.Experts)))
 	for i, l := range a.Labels {
+		at := [3]int{l.Layer, l.ID, l.Topic}
+		if labelled[at] {
+			return fmt.Errorf("label %d: layer %d expert %d topic %d has one already", i, l.Layer, l.ID, l.Topic)
+		}
+		labelled[at] = true
 		if l.Topic < 0 || l.Topic >= topics || a.Expert(l.Layer, l.ID) == nil {
 			return fmt.Errorf("label %d: layer %d expert %d topic %d does not exist", i, l.Layer, l.ID, l.Topic)
 		}
@@ -145,12 +175,18 @@ func (a *Atlas) check() error {
 			return errors.New("an imported atlas has labels: there is no label without an interval")
 		}
 	}
+	if len(a.Groups) > topics {
+		return fmt.Errorf("%d groups of %d topics", len(a.Groups), topics)
+	}
 	for i, g := range a.Groups {
 		if g.Topic < 0 || g.Topic >= topics {
 			return fmt.Errorf("group %d is of topic %d, which does not exist", i, g.Topic)
 		}
 	}
 	if s := a.Sealed; s != nil {
+		if len(s.Decoding) > maxDecodings || len(s.Crossed) > topics*topics {
+			return fmt.Errorf("%d decodings and %d crossings of %d topics", len(s.Decoding), len(s.Crossed), topics)
+		}
 		if len(s.Decoding) > 0 && (s.Best < 0 || s.Best >= len(s.Decoding)) {
 			return fmt.Errorf("best decoding %d of %d", s.Best, len(s.Decoding))
 		}
@@ -158,6 +194,33 @@ func (a *Atlas) check() error {
 			if len(d.Confusion) != topics || slices.ContainsFunc(d.Confusion, func(r []int) bool { return len(r) != topics }) {
 				return fmt.Errorf("decoding %d: the confusion matrix is not %d by %d", i, topics, topics)
 			}
+		}
+	}
+	return nil
+}
+
+// checkWords bounds the texts.
+func (a *Atlas) checkWords() error {
+	p := &a.Provenance
+	if len(p.Notes) > maxNotes {
+		return fmt.Errorf("%d notes, at most %d", len(p.Notes), maxNotes)
+	}
+	words := []string{a.ID, a.Name, p.ModelName, p.ModelID, p.Architecture, p.ModelHash, p.NumericsID, p.Numerics, p.ProbeSet, p.ProbeSetHash, p.Phase, p.Source}
+	words = append(words, p.Notes...)
+	for i := range a.Experts {
+		words = append(words, a.Experts[i].Claim)
+	}
+	if s := a.Sealed; s != nil {
+		for _, d := range s.Decoding {
+			words = append(words, d.Method, d.Features)
+		}
+		for _, c := range s.Crossed {
+			words = append(words, c.Topic)
+		}
+	}
+	for _, w := range words {
+		if len(w) > maxWords {
+			return fmt.Errorf("a text of %d bytes (%.40q...), at most %d", len(w), w, maxWords)
 		}
 	}
 	return nil
@@ -195,10 +258,29 @@ func (e *Expert) check(topics int, kind Kind) error {
 			return fmt.Errorf("%d values of %s for %d topics", f.n, f.name, topics)
 		}
 	}
-	for _, v := range slices.Concat(e.Share, e.Mass) {
-		if v < 0 || math.IsInf(v, 0) || math.IsNaN(v) {
-			return fmt.Errorf("a share or mass of %g", v)
+	for _, f := range []struct {
+		name   string
+		values []float64
+		most   float64
+	}{
+		// Shares are of tokens, or affinities; router weights may be scaled; a lift is at most the number of topics.
+		{"share", e.Share, 1}, {"mass", e.Mass, 1e6}, {"support", e.Support, 1}, {"p", e.P, 1}, {"q", e.Q, 1},
+		{"lift_low", e.Low, float64(topics)}, {"lift_high", e.High, float64(topics)}, {"specificity", []float64{max(e.Specificity, 0)}, 1},
+	} {
+		const slack = 1e-9 // of rounding
+		for _, v := range f.values {
+			if !(v >= 0 && v <= f.most+slack) {
+				return fmt.Errorf("%s of %g, want 0 to %g", f.name, v, f.most)
+			}
 		}
+	}
+	for c := range e.Low {
+		if c < len(e.High) && e.Low[c] > e.High[c] {
+			return fmt.Errorf("lift from %g to %g", e.Low[c], e.High[c])
+		}
+	}
+	if e.Prompts < 0 || slices.ContainsFunc(e.Counts, func(n int64) bool { return n < 0 || n > 1<<50 }) {
+		return fmt.Errorf("counts %v in %d texts", e.Counts, e.Prompts)
 	}
 	return nil
 }

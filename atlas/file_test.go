@@ -145,6 +145,20 @@ func TestBrokenDocumentsAreRefusedByName(t *testing.T) {
 		"a tested expert untested": {change(func(a *Atlas) { a.Experts[0].Low = nil }), "0 values of lift_low"},
 		"topics twice":             {change(func(a *Atlas) { a.Topics = []string{"law", "law"} }), "there already"},
 		"a short confusion matrix": {change(func(a *Atlas) { a.Sealed.Decoding[0].Confusion = nil }), "2 by 2"},
+		"a label twice":            {change(func(a *Atlas) { a.Labels = append(a.Labels, a.Labels[0]) }), "has one already"},
+		"a name of a megabyte":     {change(func(a *Atlas) { a.Name = strings.Repeat("n", 1<<20) }), "a text of 1048576 bytes"},
+		"a thousand notes":         {change(func(a *Atlas) { a.Provenance.Notes = make([]string, 1000) }), "1000 notes, at most 64"},
+		"a layer below zero":       {change(func(a *Atlas) { a.Shape.Layers[0] = -1 }), "layer -1 is out of range"},
+		"a layer twice":            {change(func(a *Atlas) { a.Shape.Layers[1] = a.Shape.Layers[0] }), "out of order"},
+		"a layer beyond models":    {change(func(a *Atlas) { a.Shape.Layers[1] = 1 << 40 }), "out of range"},
+		"top-k beyond experts":     {change(func(a *Atlas) { a.Shape.TopK = 3 }), "top 3 of 2 experts"},
+		"facts of another layer":   {change(func(a *Atlas) { a.Layers[1].Layer = 7 }), "is of layer 7"},
+		"a share above one":        {change(func(a *Atlas) { a.Experts[0].Share[0] = 1e300 }), "share of 1e+300, want 0 to 1"},
+		"a probability above one":  {change(func(a *Atlas) { a.Experts[0].P[0] = 1.5 }), "p of 1.5, want 0 to 1"},
+		"a negative probability":   {change(func(a *Atlas) { a.Experts[0].Q[0] = -0.1 }), "q of -0.1"},
+		"a lift beyond the topics": {change(func(a *Atlas) { a.Experts[0].High[0] = 2.5 }), "lift_high of 2.5, want 0 to 2"},
+		"an interval backwards":    {change(func(a *Atlas) { e := &a.Experts[0]; e.Low[0], e.High[0] = e.High[0], e.Low[0] }), "lift from"},
+		"negative counts":          {change(func(a *Atlas) { a.Experts[0].Counts[0] = -4 }), "counts [-4"},
 		"labels in an import": {change(func(a *Atlas) {
 			a.Kind = Imported
 			for i := range a.Experts {
