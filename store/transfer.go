@@ -29,7 +29,10 @@ const (
 const (
 	maxImport        = 64 << 20 // bytes
 	maxConversations = 10_000
-	maxMessages      = 100_000 // of one conversation
+	maxMessages      = 100_000  // of one conversation
+	maxLine          = 1000     // bytes of a title and of each name in a turn: lists show them whole
+	maxText          = 4 << 20  // bytes of a system prompt, a message and its reasoning: a page shows them whole
+	maxObject        = 64 << 10 // bytes of settings, of a turn's parameters and of a note
 )
 
 type transferFile struct {
@@ -225,6 +228,9 @@ func decodeTransfer(r io.Reader, limit int64) (*transferFile, error) {
 
 // check says what is wrong with a conversation, beginning with the field's name, and tidies what can be.
 func (c *transferConversation) check() error {
+	if err := errors.Join(within("title", c.Title, maxLine), within("system", c.System, maxText), within("settings", string(c.Settings), maxObject)); err != nil {
+		return err
+	}
 	settings, err := object("settings", c.Settings)
 	switch {
 	case err != nil:
@@ -257,12 +263,23 @@ func (c *transferConversation) check() error {
 	return nil
 }
 
+// within says that a field is too long.
+func within(field, text string, most int) error {
+	if len(text) > most {
+		return fmt.Errorf("%s: %d bytes, at most %d", field, len(text), most)
+	}
+	return nil
+}
+
 var errTime = errors.New("must lie between the years 1970 and 9999")
 
 // storable accepts the zero time too, which stands for "not yet".
 func storable(t time.Time) bool { return t.IsZero() || t.Year() >= 1970 && t.Year() <= 9999 }
 
 func (m *transferMessage) check() error {
+	if err := errors.Join(within("content", m.Content, maxText), within("reasoning", m.Reasoning, maxText), within("note", m.Note, maxObject)); err != nil {
+		return err
+	}
 	switch m.Role {
 	case RoleUser, RoleAssistant, RoleTool:
 	default:
@@ -286,6 +303,10 @@ func (m *transferMessage) check() error {
 		return nil
 	}
 	t := m.Turn
+	if err := errors.Join(within("turn.model", t.Model, maxLine), within("turn.model_hash", t.ModelHash, maxLine), within("turn.numerics", t.Numerics, maxLine),
+		within("turn.finish", t.Finish, maxLine), within("turn.hash", t.Hash, maxLine), within("turn.params", string(t.Params), maxObject)); err != nil {
+		return err
+	}
 	params, err := object("params", t.Params)
 	switch {
 	case err != nil:

@@ -146,6 +146,10 @@ func TestBadImportNamesTheFieldAndStoresNothing(t *testing.T) {
 		{`"created": "2025`, `"created": "1925`, "conversations[0].created"},
 		{`"prompt_tokens": 1`, `"prompt_tokens": -1`, "messages[1].turn"},
 		{`"prompt_tokens": 1`, `"params": 1`, "messages[1].turn.params"},
+		{`"title": "A"`, `"title": "` + strings.Repeat("t", 1001) + `"`, "conversations[0].title: 1001 bytes, at most 1000"},
+		{`"title": "A",`, `"title": "A", "settings": {"a": "` + strings.Repeat("s", 64<<10) + `"},`, "conversations[0].settings: 65545 bytes"},
+		{`"content": "q"`, `"content": "` + strings.Repeat("q", 4<<20+1) + `"`, "messages[0].content: 4194305 bytes"},
+		{`"model": "m"`, `"model": "` + strings.Repeat("m", 2000) + `"`, "messages[1].turn.model: 2000 bytes"},
 		{`]}]}`, `]}]} {}`, "after the end"},
 		{`]}]}`, ``, "unexpected EOF"},
 	} {
