@@ -393,7 +393,7 @@ func (a *atlases) serveImport(w http.ResponseWriter, r *http.Request) {
 	}
 	doc, err := a.read(name, file)
 	if err != nil {
-		refuse(w, r, http.StatusBadRequest, problem(KindInput, "invalid", "import covey.atlas.json, or an atlas of colibri (v1 or v2)", err, "this file is no atlas: %v", err))
+		refuse(w, r, http.StatusBadRequest, problem(KindInput, "invalid", "import covey.atlas.json, or an atlas of colibri (v1 or v2)", err, "this file is no atlas"))
 		return
 	}
 	saved, err := a.save(r.Context(), doc, "")
