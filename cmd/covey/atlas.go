@@ -82,7 +82,7 @@ func (c *atlasRunCmd) Run(con *console) error {
 	if c.JSON {
 		return con.json(a.Summary)
 	}
-	return atlas.Show(con.out, a)
+	return atlas.Show(con.foreign(), a)
 }
 
 // atlasProgress draws the phases of a run with the time left.
@@ -120,7 +120,7 @@ func (c *atlasShowCmd) Run(con *console) error {
 	if c.JSON {
 		return con.json(a.Summary)
 	}
-	return atlas.Show(con.out, a)
+	return atlas.Show(con.foreign(), a)
 }
 
 // readAtlas opens an atlas of our own format, or one of colibri's as imported.
@@ -158,7 +158,7 @@ func (c *atlasExportCmd) Run(con *console) error {
 	}
 	write := map[string]func(io.Writer) error{"csv": a.WriteCSV, "v1": a.WriteColibriV1, "v2": a.WriteColibriV2, "web": a.WriteColibriWeb}[c.Format]
 	if c.Out == "" {
-		return write(con.out)
+		return write(con.foreign())
 	}
 	out, err := create(c.Out)
 	if err != nil {
@@ -226,7 +226,7 @@ func (c *atlasLintCmd) Run(con *console) error {
 		return inputError("probes", "", "checking the probe set", err)
 	}
 	for _, f := range findings {
-		fmt.Fprintln(con.out, f)
+		fmt.Fprintln(con.foreign(), f)
 	}
 	fmt.Fprintf(con.out, "%s: %d texts of %d topics, %d findings, hash %.16s\n", set.Name, len(set.Probes), len(set.Topics), len(findings), set.Hash)
 	return verdict(nil, len(findings) == 0, "the probe set has %d findings", len(findings))

@@ -176,7 +176,7 @@ func (v *conversation) say(ctx context.Context, text string, interrupts <-chan o
 		case engine.KindToken:
 			v.con.clear()
 			said.WriteString(out.Text)
-			io.WriteString(v.con.out, out.Text)
+			io.WriteString(v.con.foreign(), out.Text)
 		}
 	})
 	v.con.clear()

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/mattn/go-isatty"
 
@@ -23,6 +25,7 @@ type console struct {
 	in       io.Reader
 	out, err io.Writer
 	terminal bool // err is a terminal: progress may be drawn
+	screen   bool // out is a terminal: text of models and files must not steer it
 	colour   bool // out is a terminal that takes escape sequences
 	drawn    int  // length of the progress line on the screen
 	drawnAt  time.Time
@@ -31,7 +34,73 @@ type console struct {
 
 func newConsole(in, out, err *os.File) *console {
 	plain := os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb"
-	return &console{in: in, out: out, err: err, terminal: isatty.IsTerminal(err.Fd()), colour: isatty.IsTerminal(out.Fd()) && !plain}
+	return &console{in: in, out: out, err: err, terminal: isatty.IsTerminal(err.Fd()), screen: isatty.IsTerminal(out.Fd()), colour: isatty.IsTerminal(out.Fd()) && !plain}
+}
+
+// outlet remembers the first failed write, so that lost results are never a success. (A broken pipe ends the process by
+// its signal, as it should.)
+type outlet struct {
+	io.Writer
+	failed error
+}
+
+func (o *outlet) Write(p []byte) (int, error) {
+	n, err := o.Writer.Write(p)
+	if err != nil && o.failed == nil {
+		o.failed = err
+	}
+	return n, err
+}
+
+// problem is the error to report for the lost results, or nil.
+func (o *outlet) problem() error {
+	if o.failed == nil {
+		return nil
+	}
+	return &daemon.Error{Kind: daemon.KindEnvironment, Code: "output", Message: "the results could not be written to standard output",
+		Hint: "free space, or send them elsewhere", Err: o.failed}
+}
+
+// visible replaces the control characters of text from models and files, escape sequences above all, which a terminal
+// would obey: they could rewrite what is on the screen, its title or the clipboard.
+func visible(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && unicode.IsControl(r) {
+			return '\uFFFD'
+		}
+		return r
+	}, text)
+}
+
+// foreign is where text of models and files goes: unchanged into a file or a pipe, visible on a terminal.
+func (c *console) foreign() io.Writer {
+	if !c.screen {
+		return c.out
+	}
+	return &visibleWriter{w: c.out}
+}
+
+type visibleWriter struct {
+	w    io.Writer
+	rest []byte // the beginning of a character whose end has not been written yet
+}
+
+func (v *visibleWriter) Write(p []byte) (int, error) {
+	text := append(v.rest, p...)
+	end := len(text)
+	for k := 1; k < utf8.UTFMax && k <= len(text); k++ {
+		if start := len(text) - k; utf8.RuneStart(text[start]) {
+			if !utf8.FullRune(text[start:]) {
+				end = start
+			}
+			break
+		}
+	}
+	v.rest = append([]byte(nil), text[end:]...)
+	if _, err := io.WriteString(v.w, visible(string(text[:end]))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 func (c *console) close() {
@@ -73,9 +142,9 @@ func (c *console) fail(err error) int {
 		return code
 	}
 	e := daemon.AsError(err)
-	fmt.Fprintf(c.err, "covey: %s\n", e.Error())
+	fmt.Fprintf(c.err, "covey: %s\n", visible(e.Error())) // errors quote files and templates
 	if e.Hint != "" {
-		fmt.Fprintf(c.err, "  %s\n", e.Hint)
+		fmt.Fprintf(c.err, "  %s\n", visible(e.Hint))
 	}
 	return code
 }

@@ -47,6 +47,8 @@ func main() { os.Exit(run(os.Args[1:], os.Environ(), newConsole(os.Stdin, os.Std
 // run is main without the process: it returns the exit code.
 func run(args, environ []string, con *console) int {
 	defer con.close()
+	out := &outlet{Writer: con.out}
+	con.out = out
 	vars := kong.Vars{"data": daemon.DefaultData(), "version": version}
 	layers, err := settings.New(&daemon.Config{}, vars, environ)
 	if err != nil {
@@ -63,6 +65,9 @@ func run(args, environ []string, con *console) int {
 		args = []string{"--help"}
 	}
 	ctx, err := parser.Parse(args)
+	if lost := out.problem(); lost != nil {
+		return con.fail(lost)
+	}
 	if exited { // --help was printed
 		return code
 	}
@@ -82,6 +87,9 @@ func run(args, environ []string, con *console) int {
 		return con.fail(&daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: err.Error(), Hint: hint})
 	}
 	err = ctx.Run(con, layers)
+	if lost := out.problem(); lost != nil && !interrupted(err) {
+		err = lost
+	}
 	if err == nil {
 		return 0
 	}

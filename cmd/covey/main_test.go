@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -84,6 +85,46 @@ func TestExitCodesTellWhoCanMendIt(t *testing.T) {
 				t.Errorf("exit code %d, want %d; stderr (should name %q):\n%s", code, c.want, c.says, stderr)
 			}
 		})
+	}
+}
+
+func TestLostResultsAreAFailureOfTheEnvironment(t *testing.T) {
+	for _, args := range [][]string{{"version"}, {"--help"}, {"config"}, {"run", "--model", testModel, "--prompt", "Hi", "--max-tokens", "1"},
+		{"run", "--json", "--model", testModel, "--prompt", "Hi", "--max-tokens", "1"}} {
+		var errs bytes.Buffer
+		code := run(args, nil, &console{in: strings.NewReader(""), out: fullDisk{}, err: &errs})
+		if code != 4 || !strings.Contains(errs.String(), "could not be written to standard output: no space left on device") {
+			t.Errorf("%v: exit code %d:\n%s", args, code, errs.String())
+		}
+	}
+}
+
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+func TestForeignTextCannotSteerATerminal(t *testing.T) {
+	const hostile = "a\x1b]0;title\x07\tb\r\n\u009b2Jé"
+	const harmless = "a\uFFFD]0;title\uFFFD\tb\uFFFD\n\uFFFD2Jé"
+	var out bytes.Buffer
+	w := (&console{out: &out, screen: true}).foreign()
+	for _, b := range []byte(hostile) { // characters arrive in pieces
+		if n, err := w.Write([]byte{b}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if out.String() != harmless {
+		t.Errorf("a terminal gets %q, want %q", out.String(), harmless)
+	}
+	out.Reset()
+	io.WriteString((&console{out: &out}).foreign(), hostile)
+	if out.String() != hostile {
+		t.Errorf("a pipe gets %q, want the text as it is", out.String())
+	}
+	var errs bytes.Buffer
+	(&console{err: &errs}).fail(errors.New(hostile))
+	if want := "covey: " + harmless + "\n"; errs.String() != want {
+		t.Errorf("an error reads %q, want %q", errs.String(), want)
 	}
 }
 

@@ -84,7 +84,7 @@ func (c *runCmd) Run(con *console) error {
 			con.clear()
 			text.WriteString(out.Text)
 			if !c.JSON {
-				io.WriteString(con.out, out.Text)
+				io.WriteString(con.foreign(), out.Text)
 			}
 		}
 	})
