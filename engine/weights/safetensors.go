@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -269,7 +270,7 @@ func (c *Checkpoint) openShards(index string) error {
 	shards := map[string]bool{}
 	for tensor, name := range content.WeightMap {
 		// A shard lies beside its index: separators, "..", drive letters and hidden names have no honest use.
-		if len(name) > maxName || name != filepath.Base(name) || !filepath.IsLocal(name) || strings.ContainsAny(name, "/\\:\x00") || !strings.HasSuffix(name, ".safetensors") {
+		if len(name) > maxName || name != filepath.Base(name) || !filepath.IsLocal(name) || strings.ContainsAny(name, `/\:`) || strings.ContainsFunc(name, unicode.IsControl) || !strings.HasSuffix(name, ".safetensors") {
 			return refuse(tensor, "names the file %q, which is not a plain .safetensors name", abbreviate(name, longestName))
 		}
 		if shards[name] = true; len(shards) > MaxShards {

@@ -178,6 +178,7 @@ func TestShardsMustAgreeWithTheirIndex(t *testing.T) {
 		{"another kind of file", index("a", "config.json"), "not a plain"},
 		{"empty name", index("a", ""), "not a plain"},
 		{"zero byte", []byte(`{"weight_map":{"a":"m\u0000.safetensors"}}`), "not a plain"},
+		{"escape sequence", []byte(`{"weight_map":{"a":"m\u001b[2J.safetensors"}}`), "not a plain"},
 		{"5,000 shards", []byte(`{"weight_map":{` + repeated(5000, `"%[1]d":"m-%[1]d.safetensors"`) + `}}`), "more than the 4096 shards"},
 		{"empty map", []byte(`{"weight_map":{}}`), "empty"},
 		{"not JSON", []byte(`x`), "index.json"},
