@@ -72,6 +72,8 @@ func TestExitCodesTellWhoCanMendIt(t *testing.T) {
 		{"missing prompt", nil, []string{"run"}, 2, "--prompt"},
 		{"no model", nil, []string{"run", "--prompt", "x", "--model", folder}, 3, "config.json"},
 		{"model is a file", nil, []string{"run", "--prompt", "x", "--model", file}, 3, "model folder"},
+		{"sampling out of range", nil, []string{"run", "--prompt", "x", "--model", testModel, "--temperature", "9"}, 2, "temperature is 9, want 0 to 2"},
+		{"prompt beyond the context", nil, []string{"run", "--prompt", "one two three", "--model", testModel, "--context", "4"}, 3, "shorten the prompt"},
 		{"no oracle", nil, []string{"check", "oracle", folder}, 3, folder},
 		{"no cases", nil, []string{"check", "tokenizer", folder}, 3, folder},
 		{"no atlas", nil, []string{"atlas", "show", filepath.Join(folder, "none")}, 3, "none"},

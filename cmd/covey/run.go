@@ -49,8 +49,11 @@ func (c *runCmd) Run(con *console) error {
 	ctx := con.untilInterrupted()
 	if c.Prompt == "-" {
 		raw, err := io.ReadAll(io.LimitReader(con.in, maxPrompt+1))
-		if err != nil || len(raw) > maxPrompt {
-			return inputError("prompt", "", fmt.Sprintf("reading the prompt (at most %d bytes)", maxPrompt), err)
+		if err != nil {
+			return inputError("prompt", "", "reading the prompt from standard input", err)
+		}
+		if len(raw) > maxPrompt {
+			return inputError("prompt", "give a shorter text", fmt.Sprintf("the prompt on standard input has more than %d bytes", maxPrompt), nil)
 		}
 		c.Prompt = string(raw)
 	}
@@ -107,8 +110,11 @@ func (c *runCmd) Run(con *console) error {
 // answer runs a request to its end, handing its outputs to show. An interrupted request is an error.
 func answer(ctx context.Context, eng *engine.Engine, r engine.Request, show func(engine.Output)) (*engine.Result, error) {
 	stream, err := eng.Submit(ctx, r)
+	if errors.Is(err, engine.ErrInvalid) {
+		return nil, &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: "the engine does not accept the request", Hint: "correct the flag, or leave it out to use the model's own", Err: err}
+	}
 	if err != nil {
-		return nil, inputError("prompt", "shorten the prompt or change the flags", "the engine does not accept the request", err)
+		return nil, inputError("prompt", "shorten the prompt", "the engine does not accept the request", err)
 	}
 	for {
 		out, err := stream.Next(context.WithoutCancel(ctx)) // the request itself ends with ctx
