@@ -159,4 +159,9 @@ func settingViews(s chatSettings, defaults sample.Params) []web.Setting {
 }
 
 // decimal formats a number as short as a single-precision value allows.
-func decimal(v float64) string { return strconv.FormatFloat(v, 'g', -1, 32) }
+func decimal(v float64) string {
+	if v == float64(int64(v)) {
+		return strconv.FormatInt(int64(v), 10) // 1048576, not 1.048576e+06
+	}
+	return strconv.FormatFloat(v, 'g', -1, 32)
+}

@@ -509,3 +509,14 @@ func TestNewConversationsStartWithTheDefaultsOfTheSettingsPage(t *testing.T) {
 		t.Errorf("%d tokens, finish %q", m.Turn.Generated, m.Turn.Finish)
 	}
 }
+
+func TestLimitsOfSettingsAreWrittenOut(t *testing.T) {
+	for v, want := range map[float64]string{1 << 20: "1048576", 9007199254740991: "9007199254740991", 0: "0", -2: "-2", float64(float32(0.6)): "0.6", 0.01: "0.01"} {
+		if got := decimal(v); got != want {
+			t.Errorf("%v is written %s, want %s", v, got, want)
+		}
+	}
+	if _, err := (chatSettings{"max_tokens": "0"}).check(); err == nil || !strings.Contains(err.Error(), "from 1 to 1048576") {
+		t.Errorf("got %v", err)
+	}
+}
