@@ -59,9 +59,7 @@ const (
 func (s *Server) route(pattern string, h http.HandlerFunc, limit int64) {
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		if r.Body != nil && r.ContentLength != 0 {
-			control := http.NewResponseController(w)
-			control.SetReadDeadline(time.Now().Add(readBody))
-			r.Body = &timedBody{ReadCloser: http.MaxBytesReader(w, r.Body, limit), control: control}
+			r.Body = http.MaxBytesReader(w, r.Body, limit)
 		}
 		h(w, r)
 	})
@@ -99,7 +97,12 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		start := time.Now()
 		secureHeaders(w.Header(), s.auth.secure)
 		// Set anew for each request, since a stream leaves its own on a connection that goes on to serve others.
-		http.NewResponseController(w).SetWriteDeadline(start.Add(writeWhole))
+		control := http.NewResponseController(w)
+		control.SetWriteDeadline(start.Add(writeWhole))
+		if r.Body != nil && r.ContentLength != 0 { // before the authenticator, which reads forms
+			control.SetReadDeadline(start.Add(readBody))
+			r.Body = &timedBody{ReadCloser: r.Body, control: control}
+		}
 		rec := &recorder{ResponseWriter: w}
 		s.metrics.inFlight.Inc()
 		defer func() {

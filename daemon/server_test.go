@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/cookiejar"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -281,6 +282,52 @@ func TestAPanicInAHandlerIsA500OfThatRequestOnly(t *testing.T) {
 	}
 	if code, _, _ := d.get("/healthz"); code != 200 {
 		t.Errorf("healthz afterwards: %d", code)
+	}
+}
+
+// deadlined is a response whose connection remembers its read deadline.
+type deadlined struct {
+	*httptest.ResponseRecorder
+	read time.Time
+}
+
+func (d *deadlined) SetReadDeadline(t time.Time) error { d.read = t; return nil }
+
+// watched is a body that remembers whether there was a deadline when it was read.
+type watched struct {
+	io.Reader
+	w       *deadlined
+	bounded bool
+	reads   int
+}
+
+func (b *watched) Close() error { return nil }
+func (b *watched) Read(p []byte) (int, error) {
+	b.reads++
+	b.bounded = !b.w.read.IsZero()
+	return b.Reader.Read(p)
+}
+
+func TestEveryBodyIsReadUnderADeadlineAlsoByTheAuthenticator(t *testing.T) {
+	d := startDaemon(t, nil)
+	token, _ := d.auth.token.current()
+	for name, header := range map[string][2]string{
+		"a form without page token": {"Cookie", d.auth.cookieName + "=" + d.auth.newSession(token)},
+		"an API request":            {"Authorization", "Bearer " + token},
+	} {
+		w := &deadlined{ResponseRecorder: httptest.NewRecorder()}
+		body := &watched{Reader: strings.NewReader("name=x"), w: w}
+		r := httptest.NewRequest("POST", "/atlas/x/rename", body)
+		r.Host = d.Addr().String()
+		r.Header.Set(header[0], header[1])
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		d.Handler().ServeHTTP(w, r)
+		if body.reads == 0 || !body.bounded {
+			t.Errorf("%s: status %d, %d reads, under a deadline %v", name, w.Code, body.reads, body.bounded)
+		}
+		if !w.read.IsZero() {
+			t.Errorf("%s: the deadline outlived the body", name)
+		}
 	}
 }
 
