@@ -133,6 +133,16 @@ func isPunctuation(r rune) bool {
 // template is what the post-processor adds around a single sequence.
 type template struct{ before, after []int32 }
 
+// maxTemplate is the most tokens that a post-processor puts around a text; those in use put one or two.
+const maxTemplate = 64
+
+func (t *template) check(where string) (*template, error) {
+	if n := len(t.before) + len(t.after); n > maxTemplate {
+		return nil, fmt.Errorf("%s: more than %d tokens around a text", where, maxTemplate)
+	}
+	return t, nil
+}
+
 // postProcessorConfig is a post-processor as tokenizer.json spells it.
 type postProcessorConfig struct {
 	Type          string                `json:"type"`
@@ -194,6 +204,11 @@ func (c *postProcessorConfig) build(where string, t *Tokenizer) (*template, erro
 			default:
 				whole = &template{append(inner.before, whole.before...), append(whole.after, inner.after...)}
 			}
+			if whole != nil {
+				if whole, err = whole.check(where); err != nil {
+					return nil, err
+				}
+			}
 		}
 		return whole, nil
 	case "BertProcessing", "RobertaProcessing":
@@ -227,6 +242,9 @@ func (c *postProcessorConfig) template(where string, t *Tokenizer) (*template, e
 				out.after = append(out.after, token.IDs...)
 			} else {
 				out.before = append(out.before, token.IDs...)
+			}
+			if _, err := out.check(where); err != nil {
+				return nil, err
 			}
 		default:
 			return nil, fmt.Errorf("%s.single[%d]: neither a special token nor the one sequence A", where, i)

@@ -1,6 +1,9 @@
 package tokenizer
 
-import "strings"
+import (
+	"strings"
+	"time"
+)
 
 // encoder is the state of one Encode call: its output and the scratch memory that calls share through a pool, among it
 // a cache of words already encoded. Text repeats its words, so most are one map lookup.
@@ -8,7 +11,9 @@ type encoder struct {
 	t     *Tokenizer
 	out   []int32
 	guard bool  // untrusted text is involved and the vocabulary could spell special tokens by itself
-	err   error // first failure of a split pattern
+	err   error // first failure of a split pattern; nothing more is encoded after it
+
+	deadline time.Time // of the patterns of this call; zero until one is used
 
 	symbols []int32
 	links   []link
@@ -29,7 +34,7 @@ const (
 
 func (t *Tokenizer) encoder() *encoder {
 	e := t.encoders.Get().(*encoder)
-	e.out, e.err = nil, nil
+	e.out, e.err, e.deadline = nil, nil, time.Time{}
 	return e
 }
 
@@ -38,6 +43,9 @@ func (e *encoder) encode(text string, marks trust) {
 	t := e.t
 	t.raw.split(text, marks, func(start, end int) {
 		part, partMarks := text[start:end], marks.slice(start, end)
+		if e.err != nil {
+			return
+		}
 		if t.normalize != nil {
 			normal, err := t.normalize(part)
 			if err != nil {

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"sort"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/dlclark/regexp2/v2"
 	"golang.org/x/text/unicode/norm"
 )
 
@@ -176,6 +178,10 @@ func prepend(prefix string) normalizer {
 	})
 }
 
+// maxContent is the longest text that a Prepend or a Replace puts in, in bytes. Those in use have one character; with it
+// a step of a chain cannot make a text more than that many times longer, which chain then refuses.
+const maxContent = 64
+
 // replaceLiteral and replacePattern replace every match by content.
 func replaceLiteral(old, content string) normalizer {
 	return pure(func(text string) string { return strings.ReplaceAll(text, old, content) })
@@ -186,13 +192,24 @@ func replacePattern(expr, content string) (normalizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	literal := strings.ReplaceAll(content, "$", "$$")
 	return func(text string) (string, error) {
-		out, err := re.Replace(text, literal, -1, -1)
-		if err != nil {
-			return "", fmt.Errorf("replacement pattern %.60q: %w", expr, err)
+		runes := []rune(text)
+		deadline := time.Now().Add(patternBudget)
+		var out strings.Builder
+		at, slow := 0, false
+		err := re.FindRunesMatches(runes, 0, func(v regexp2.MatchView) bool {
+			index, length, _ := v.GroupRange(0)
+			out.WriteString(string(runes[at:index]))
+			out.WriteString(content)
+			at = index + length
+			slow = time.Now().After(deadline)
+			return !slow
+		})
+		if err != nil || slow {
+			return "", fmt.Errorf("replacement pattern %.60q: %w", expr, errSlow)
 		}
-		return out, nil
+		out.WriteString(string(runes[at:]))
+		return out.String(), nil
 	}, nil
 }
 
@@ -237,8 +254,14 @@ func (c *normalizerConfig) build(where string) ([]normalizer, error) {
 	case "StripAccents":
 		return []normalizer{pure(stripAccents)}, nil
 	case "Prepend":
+		if len(c.Prepend) > maxContent {
+			return nil, fmt.Errorf("%s: Prepend of %d bytes; at most %d are taken", where, len(c.Prepend), maxContent)
+		}
 		return []normalizer{prepend(c.Prepend)}, nil
 	case "Replace":
+		if len(c.Content) > maxContent {
+			return nil, fmt.Errorf("%s: Replace by %d bytes; at most %d are taken", where, len(c.Content), maxContent)
+		}
 		if c.Pattern.literal() != "" {
 			return []normalizer{replaceLiteral(c.Pattern.literal(), c.Content)}, nil
 		}

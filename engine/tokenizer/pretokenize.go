@@ -221,9 +221,13 @@ func scanned(scan scanner) finder {
 }
 
 const (
-	patternLimit   = 8 << 10     // longest split pattern, in bytes
-	patternTimeout = time.Second // longest search for one match
+	patternLimit   = 8 << 10          // longest split pattern, in bytes
+	patternTimeout = time.Second      // longest search for one match
+	patternBudget  = 10 * time.Second // longest time in all that patterns may take of one call
 )
+
+// errSlow is the failure of a pattern that takes too long. The library's own error quotes the whole text.
+var errSlow = fmt.Errorf("takes longer than %v for one match, or %v in all: the tokenizer's pattern is not made for such text", patternTimeout, patternBudget)
 
 // pattern finds the matches of a regular expression: with its scanner if it has one, else with regexp2.
 func pattern(expr string) (finder, scanner, error) {
@@ -243,14 +247,19 @@ func pattern(expr string) (finder, scanner, error) {
 			}
 			return offset
 		}
+		if e.deadline.IsZero() {
+			e.deadline = time.Now().Add(patternBudget)
+		}
 		var found []span
+		slow := false
 		err := re.FindRunesMatches(e.runes, 0, func(v regexp2.MatchView) bool {
 			index, length, _ := v.GroupRange(0)
 			found = append(found, span{advance(index), advance(index + length)})
-			return true
+			slow = time.Now().After(e.deadline)
+			return !slow
 		})
-		if err != nil {
-			return fmt.Errorf("split pattern %.60q: %w", expr, err)
+		if err != nil || slow {
+			return fmt.Errorf("split pattern %.60q: %w", expr, errSlow)
 		}
 		for _, s := range found {
 			yield(s.start, s.end)

@@ -155,6 +155,9 @@ func TestMalformedFilesAreRefusedWithTheFieldAndTheReason(t *testing.T) {
 		`added_tokens[0]: id -1 is outside`:                       `{"added_tokens": [{"id": -1, "content": "x"}], "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}`,
 		`"b" takes id 0, which "a" has`:                           `{"added_tokens": [{"id": 0, "content": "b"}], "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}`,
 		`which no token has`:                                      `{"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"x": {"ids": [7]}}}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}`,
+		`post_processor: more than 64 tokens around a text`:       `{"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"x": {"ids": [0` + strings.Repeat(",0", 64) + `]}}}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}`,
+		`normalizer: Replace by 65 bytes; at most 64`:             `{"normalizer": {"type": "Replace", "pattern": {"Regex": "a"}, "content": "` + strings.Repeat("b", 65) + `"}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}`,
+		`normalizer: Prepend of 65 bytes; at most 64`:             `{"normalizer": {"type": "Prepend", "prepend": "` + strings.Repeat("b", 65) + `"}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}`,
 		`nesting of at most 64`:                                   `{"model": ` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`,
 		`pattern "(": error parsing regexp`:                       `{"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated"}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}`,
 	} {
@@ -277,6 +280,34 @@ func TestANormalizerThatMultipliesTheTextIsStopped(t *testing.T) {
 	}
 	if _, err := tok.Encode("a", false); err == nil || !strings.Contains(err.Error(), "grown to") {
 		t.Errorf("error %v, want one about growth", err)
+	}
+}
+
+func TestASlowPatternFailsWithoutQuotingTheText(t *testing.T) {
+	for where, component := range map[string]string{
+		"split pattern":       `"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(x+x+)+y(?=z)"}, "behavior": "Isolated"}`,
+		"replacement pattern": `"normalizer": {"type": "Replace", "pattern": {"Regex": "(x+x+)+y(?=z)"}, "content": "y"}`,
+	} {
+		tok, err := Parse([]byte(`{` + component + `, "model": {"type": "BPE", "vocab": {"x": 0}, "merges": []}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = tok.Encode(strings.Repeat("x", 3000), false)
+		if !errors.Is(err, errSlow) || !strings.Contains(err.Error(), where) || len(err.Error()) > 300 {
+			t.Errorf("error %.400v, want a short one about a slow %s", err, where)
+		}
+	}
+}
+
+func TestReplacementsTakeContentLiterallyAndEveryMatch(t *testing.T) {
+	n, err := replacePattern(`\d(?=c)|(?<=a)b*`, "$1é")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{"abba7c8": "a$1éa$1éc8", "": "", "ü7cü": "ü$1écü"} {
+		if got, err := n(text); got != want || err != nil {
+			t.Errorf("%q becomes %q (%v), want %q", text, got, err, want)
+		}
 	}
 }
 
