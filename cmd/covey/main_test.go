@@ -74,6 +74,7 @@ func TestExitCodesTellWhoCanMendIt(t *testing.T) {
 		{"model is a file", nil, []string{"run", "--prompt", "x", "--model", file}, 3, "model folder"},
 		{"sampling out of range", nil, []string{"run", "--prompt", "x", "--model", testModel, "--temperature", "9"}, 2, "temperature is 9, want 0 to 2"},
 		{"prompt beyond the context", nil, []string{"run", "--prompt", "one two three", "--model", testModel, "--context", "4"}, 3, "shorten the prompt"},
+		{"prompt without a token", nil, []string{"run", "--raw", "--prompt", "", "--model", testModel}, 3, "no token"},
 		{"no oracle", nil, []string{"check", "oracle", folder}, 3, folder},
 		{"no cases", nil, []string{"check", "tokenizer", folder}, 3, folder},
 		{"no atlas", nil, []string{"atlas", "show", filepath.Join(folder, "none")}, 3, "none"},

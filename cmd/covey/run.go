@@ -71,6 +71,9 @@ func (c *runCmd) Run(con *console) error {
 	if err != nil {
 		return inputError("prompt", "try --raw", "turning the prompt into tokens", err)
 	}
+	if len(prompt) == 0 {
+		return inputError("prompt", "give a text; if there is one, the model's chat template leaves it out: try --raw", "the prompt has no token", nil)
+	}
 	if c.MaxTokens < 1 {
 		return &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: "--max-tokens: choose 1 or more"}
 	}
