@@ -220,17 +220,11 @@ func stopReason(r *engine.Result, calls int) (reason string, sequence *string) {
 
 // readMessages decodes, checks and renders a request; it refuses and returns false when that fails.
 func (s *Server) readMessages(w http.ResponseWriter, r *http.Request, counting bool) (eng *engine.Engine, q *messagesRequest, plan chatPlan, ok bool) {
-	if eng, ok = s.apiEngine(w); !ok {
+	q = &messagesRequest{}
+	if eng, ok = s.readAPI(w, r, q, &q.Model); !ok {
 		return nil, nil, plan, false
 	}
 	err := func() error {
-		q = &messagesRequest{}
-		if err := decodeBody(r, q); err != nil {
-			return err
-		}
-		if err := checkModel(eng, q.Model); err != nil {
-			return err
-		}
 		if counting && q.MaxTokens == nil {
 			q.MaxTokens = new(1)
 		}

@@ -77,6 +77,24 @@ func (s *Server) apiEngine(w http.ResponseWriter) (*engine.Engine, bool) {
 	return eng, err == nil
 }
 
+// readAPI decodes a request's body into q, whose field model names the model that is wanted, and returns the open engine;
+// it refuses the request and returns false when there is no engine, no such model or no readable body.
+func (s *Server) readAPI(w http.ResponseWriter, r *http.Request, q any, model *string) (*engine.Engine, bool) {
+	eng, ok := s.apiEngine(w)
+	if !ok {
+		return nil, false
+	}
+	if err := decodeBody(r, q); err != nil {
+		refuseAPI(w, err)
+		return nil, false
+	}
+	if err := checkModel(eng, *model); err != nil {
+		refuseAPI(w, err)
+		return nil, false
+	}
+	return eng, true
+}
+
 // checkModel refuses a model that is not the open one: answering in another's name would be a lie.
 func checkModel(eng *engine.Engine, name string) error {
 	info := eng.Model()

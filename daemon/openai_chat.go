@@ -200,17 +200,9 @@ func (q *chatRequest) tools(template *chat.Template) ([]json.RawMessage, error) 
 }
 
 func (s *Server) serveChatCompletion(w http.ResponseWriter, r *http.Request) {
-	eng, ok := s.apiEngine(w)
-	if !ok {
-		return
-	}
 	var q chatRequest
-	if err := decodeBody(r, &q); err != nil {
-		refuseAPI(w, err)
-		return
-	}
-	if err := checkModel(eng, q.Model); err != nil {
-		refuseAPI(w, err)
+	eng, ok := s.readAPI(w, r, &q, &q.Model)
+	if !ok {
 		return
 	}
 	release, err := s.acquire()

@@ -140,17 +140,9 @@ func readPrompt(raw json.RawMessage, eng *engine.Engine) ([]int32, error) {
 }
 
 func (s *Server) serveCompletion(w http.ResponseWriter, r *http.Request) {
-	eng, ok := s.apiEngine(w)
-	if !ok {
-		return
-	}
 	var q textRequest
-	if err := decodeBody(r, &q); err != nil {
-		refuseAPI(w, err)
-		return
-	}
-	if err := checkModel(eng, q.Model); err != nil {
-		refuseAPI(w, err)
+	eng, ok := s.readAPI(w, r, &q, &q.Model)
+	if !ok {
 		return
 	}
 	request, choices, err := q.read(eng)
