@@ -33,11 +33,7 @@ const (
 // kernelSpeeds measures the product of 1 and of 32 rows with a matrix of each form, in the kernel family and with the
 // threads that the flags choose.
 func kernelSpeeds(isa string, threads, runs int) ([]kernelRate, error) {
-	family, err := canon.Resolve(isa)
-	if err != nil {
-		return nil, err
-	}
-	pool, err := canon.NewPool(threads, family)
+	pool, err := benchPool(isa, threads)
 	if err != nil {
 		return nil, err
 	}

@@ -8,11 +8,7 @@ const readBytes = 256 << 20
 // readSpeed measures, in GB/s, how fast the kernels' threads read memory when they do nothing else: the roof over decode,
 // which reads every active weight once a token.
 func readSpeed(isa string, threads, runs int) ([]float64, error) {
-	family, err := canon.Resolve(isa)
-	if err != nil {
-		return nil, err
-	}
-	pool, err := canon.NewPool(threads, family)
+	pool, err := benchPool(isa, threads)
 	if err != nil {
 		return nil, err
 	}
@@ -26,4 +22,13 @@ func readSpeed(isa string, threads, runs int) ([]float64, error) {
 		speeds[i] /= 1e9
 	}
 	return speeds, nil
+}
+
+// benchPool starts the threads that a benchmark without a model runs on; the caller closes the pool.
+func benchPool(isa string, threads int) (*canon.Pool, error) {
+	family, err := canon.Resolve(isa)
+	if err != nil {
+		return nil, err
+	}
+	return canon.NewPool(threads, family)
 }
