@@ -11,7 +11,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 STATIC  := web/static
 CLIENT  := $(wildcard web/client/*.go web/client/*/*.go web/wire/*.go)
 
-.PHONY: run build wasm test test-long check generate generated staticcheck bench fuzz sbom clean
+.PHONY: run build wasm test test-long check generate generated bench clean
 
 run: build ## build, start the daemon with the bundled model and print the link
 	bin/covey serve

@@ -7,7 +7,8 @@ cd "$(dirname "$0")/.."
 covey=bin/covey
 model=models/smollm2-moe-32x
 
-field() { grep -o "\"$2\":[^,}]*" <<<"$1" | head -1 | cut -d: -f2 | tr -d '"'; }
+# Three or four digits: more would be noise.
+field() { grep -o "\"$2\":[^,}]*" <<<"$1" | head -1 | cut -d: -f2 | tr -d '"' | awk '{ printf "%.4g", $1 }'; }
 row() { printf '| %s | %s | `%s` |\n' "$1" "$2" "$3"; }
 seconds() { date +%s.%N; }
 between() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.1f", b - a }'; }
