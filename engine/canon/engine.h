@@ -18,7 +18,9 @@ typedef struct {
 
 typedef struct { canon_matrix gate, up, down; } canon_record;
 typedef struct { float *data; int32_t width, stride, logits; } canon_buffer;
-typedef struct { uint8_t *data; int32_t form, layers, heads, dim, pages; } canon_kv;
+// A paged cache: keys [channel][64] and values [64][channel] a head, or, if single, one vector [head][channel] a place, slots
+// of them in a page, which serve as key and value.
+typedef struct { uint8_t *data; int32_t form, layers, heads, dim, pages, single, slots; } canon_kv;
 
 typedef struct {
   int32_t kind, rot, truncate;
@@ -32,7 +34,7 @@ enum {
   CANON_OP_MATMUL,     // dst = src m^T + vec
   CANON_OP_ROPE,       // dst in place; vec: inverse frequencies; i: heads, rot, pairing, offset; d: factor
   CANON_OP_KV_APPEND,  // src keys, src2 values; i: layer
-  CANON_OP_ATTENTION,  // dst, src queries; vec: sinks or null; i: layer, heads, window; f: scale
+  CANON_OP_ATTENTION,  // dst, src queries; vec: sinks or null; i: layer, heads, window, channels of a value; f: scale
   CANON_OP_SWIGLU,     // dst = silu(src) * src2
   CANON_OP_ADD,        // dst += src
   CANON_OP_ADD_SCALED, // dst += src * f
@@ -42,6 +44,8 @@ enum {
   CANON_OP_FFN,        // dst = shared(src) + routed; i: experts, k
   CANON_OP_GATHER,     // dst[i] = src[logit_row[i]]
   CANON_OP_CHECK,      // rows of src must be finite
+  CANON_OP_HEADS,      // dst of each head = m of the head times src of the head; i: heads, first channel in dst and in src
+  CANON_OP_COPY,       // channels of each head; i: heads, first channel in dst and in src, channels
 };
 
 typedef struct {
@@ -96,6 +100,7 @@ void canon_dequantise_source(int32_t form, int32_t scale_form, int32_t rows, int
 
 double canon_rope_frequencies(const canon_rope_spec *s, float *inv);  // returns the attention factor
 float canon_attention_scale(int32_t dim);
+float canon_rope_scale(const canon_rope_spec *s, int32_t dim);
 
 // Sampling parameters (rule 11); lists are null or distinct ids in range.
 typedef struct {
@@ -124,8 +129,8 @@ void canon_rule_quantise(const float *x, int32_t n, int32_t group, int8_t *q, fl
 int canon_rule_product(int32_t form, int32_t scale_form, int32_t cols, int32_t group, int32_t row, const uint8_t *codes, const uint8_t *scales, const float *x, float *y);
 void canon_rule_norm(float *y, const float *x, const float *w, int32_t n, float eps, int32_t plus_one);
 void canon_rule_rotate(float *x, int32_t rot, int32_t pairs, int32_t position, const float *inv, double factor);
-// keys and values [pos+1, dim] already rounded to their stored form; attends lo..pos; sink may be null.
-void canon_rule_attention(const float *q, const float *keys, const float *values, int32_t dim, int32_t lo, int32_t pos, float scale, const float *sink, float *o);
+// keys [pos+1, dim] and values [pos+1, width] already rounded to their stored form; attends lo..pos; sink may be null.
+void canon_rule_attention(const float *q, const float *keys, const float *values, int32_t dim, int32_t width, int32_t lo, int32_t pos, float scale, const float *sink, float *o);
 float canon_rule_store(int32_t form, float x);
 float canon_rule_soft_fma(float a, float b, float c);
 float canon_rule_sum(const float *x, int32_t n);

@@ -27,10 +27,11 @@ typedef struct {
 typedef struct {
   const float *q;            // [queries, dim]
   int32_t queries, dim, form, lo, hi;   // positions lo <= p < hi of the block
+  int32_t values, v_stride;             // channels of a value, and of a page from one value to the next
   float scale;
-  const uint8_t *k[4], *v[4];           // pages: keys [dim][64], values [64][dim]
+  const uint8_t *k[4], *v[4];           // pages: keys [dim][64], values [64][v_stride]
   const uint8_t *after;                 // what will be read next (to be fetched early), or null
-  float *m, *l, *o;          // [queries], [queries], [queries, dim]
+  float *m, *l, *o;          // [queries], [queries], [queries, values]
 } canon_attend;
 
 typedef struct {

@@ -213,7 +213,7 @@ static void lanes_store(int32_t form, const float *x, int32_t n, void *out) {
 
 // One block of up to 256 keys for up to three queries. Keys in lanes for the scores (an ascending chain over channels in
 // each lane), channels in lanes for the values (an ascending chain over keys). Reads each key and value once for all
-// queries: 2 * dim * (hi-lo) * form bytes.
+// queries: (dim + values) * (hi-lo) * form bytes.
 static SPECIAL void attend_block(const int form, const int nq, const canon_attend *a, int32_t q0) {
   enum { CHUNK = 32 };
   int64_t size = canon_form_bytes(form);
@@ -270,9 +270,9 @@ static SPECIAL void attend_block(const int form, const int nq, const canon_atten
   }
   // Page by page, so that the channels of a page beyond the first few are read while it is in the cache; between pages the
   // sums wait in o.
-  int32_t c, whole = dim / CHUNK * CHUNK;
+  int32_t c, width = a->values, whole = width / CHUNK * CHUNK;
   UNROLL(3)
-  for (int i = 0; i < nq; i++) memset(a->o + (int64_t)(q0 + i) * dim, 0, (size_t)whole * 4);
+  for (int i = 0; i < nq; i++) memset(a->o + (int64_t)(q0 + i) * width, 0, (size_t)whole * 4);
   for (int32_t page = lo >> 6; page * 64 < hi; page++) {
     int32_t from = page * 64 > lo ? page * 64 : lo, to = page * 64 + 64 < hi ? page * 64 + 64 : hi;
     const uint8_t *next = (page + 1) * 64 < hi ? a->v[page + 1] : a->after ? a->after : a->v[page];
@@ -281,9 +281,9 @@ static SPECIAL void attend_block(const int form, const int nq, const canon_atten
       UNROLL(3)
       for (int i = 0; i < nq; i++)
         UNROLL(4)
-        for (int v = 0; v < VECTORS; v++) acc[i][v] = v_load(a->o + (int64_t)(q0 + i) * dim + c + v * VL);
+        for (int v = 0; v < VECTORS; v++) acc[i][v] = v_load(a->o + (int64_t)(q0 + i) * width + c + v * VL);
       for (int32_t t = from; t < to; t++) {
-        int64_t at = ((int64_t)(t & 63) * dim + c) * size;
+        int64_t at = ((int64_t)(t & 63) * a->v_stride + c) * size;
         __builtin_prefetch(next + at);
         UNROLL(4)
         for (int v = 0; v < VECTORS; v++) {
@@ -295,21 +295,21 @@ static SPECIAL void attend_block(const int form, const int nq, const canon_atten
       UNROLL(3)
       for (int i = 0; i < nq; i++)
         UNROLL(4)
-        for (int v = 0; v < VECTORS; v++) v_store(a->o + (int64_t)(q0 + i) * dim + c + v * VL, acc[i][v]);
+        for (int v = 0; v < VECTORS; v++) v_store(a->o + (int64_t)(q0 + i) * width + c + v * VL, acc[i][v]);
     }
   }
-  for (c = whole; c < dim; c += VL) {
-    int n = dim - c < VL ? dim - c : VL;
+  for (c = whole; c < width; c += VL) {
+    int n = width - c < VL ? width - c : VL;
     vf acc[3];
     UNROLL(3)
     for (int i = 0; i < nq; i++) acc[i] = v_set(0);
     for (int32_t t = lo; t < hi; t++) {
-      vf value = v_load_form_n(form, a->v[t >> 6], (int64_t)(t & 63) * dim + c, n);
+      vf value = v_load_form_n(form, a->v[t >> 6], (int64_t)(t & 63) * a->v_stride + c, n);
       UNROLL(3)
       for (int i = 0; i < nq; i++) acc[i] = v_fma(v_set(p[i][t]), value, acc[i]);
     }
     UNROLL(3)
-    for (int i = 0; i < nq; i++) v_store_n(a->o + (int64_t)(q0 + i) * dim + c, acc[i], n);
+    for (int i = 0; i < nq; i++) v_store_n(a->o + (int64_t)(q0 + i) * width + c, acc[i], n);
   }
 }
 

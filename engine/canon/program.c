@@ -50,12 +50,15 @@ static int place(canon_program *p, const canon_op *op, int32_t kind, int32_t log
   return 0;
 }
 
+// Buffers may be slices of others: rows lie equally far apart, so the first ones tell.
+static int overlap(const canon_buffer *a, const canon_buffer *b) { return a->data < b->data + b->width && b->data < a->data + a->width; }
+
 // Products of one phase run side by side, so none may read what another writes.
 static int independent(const canon_program *p, const canon_op *op) {
   const canon_phase *last = p->phase_n ? &p->phases[p->phase_n - 1] : 0;
   if (!last || last->kind != PHASE_PRODUCT) return 1;
   for (int32_t i = last->first; i < last->first + last->count; i++)
-    if (p->ops[i].dst.data == op->src.data || p->ops[i].dst.data == op->dst.data || p->ops[i].src.data == op->dst.data) return 0;
+    if (overlap(&p->ops[i].dst, &op->src) || overlap(&p->ops[i].dst, &op->dst) || overlap(&p->ops[i].src, &op->dst)) return 0;
   return 1;
 }
 
@@ -92,6 +95,8 @@ int canon_program_add(canon_program *p, const canon_op *op) {
       fold.kind = OP_FOLD;
       return place(p, op, PHASE_ATTEND, 0) || place(p, &fold, PHASE_ROWS, 0);
     }
+    case CANON_OP_HEADS:
+      return place(p, op, PHASE_HEADS, 0);
     case CANON_OP_FFN: {
       canon_ffn_needs(p, op);
       if (place(p, op, PHASE_UP, op->dst.logits) || place(p, op, PHASE_DOWN, op->dst.logits)) return 1;
@@ -215,6 +220,7 @@ static int64_t prepare(void *ctx, int32_t index) {
       }
       p->first_chunk[ph->count] = chunks;
       return chunks;
+    case PHASE_HEADS: canon_heads_prepare(p, op, &chunks); return chunks;
     case PHASE_ATTEND: canon_attend_prepare(p, op, &chunks); return chunks;
     case PHASE_UP: canon_ffn_prepare(p, op, 0, &chunks); return chunks;
     default: canon_ffn_prepare(p, op, 1, &chunks); return chunks;
@@ -245,6 +251,7 @@ static void run(void *ctx, int32_t index, int64_t chunk, int32_t thread) {
       return;
     }
     case PHASE_PRODUCT: product_chunk(p, ph, chunk); return;
+    case PHASE_HEADS: canon_heads_chunk(p, op, chunk); return;
     case PHASE_ATTEND: canon_attend_chunk(p, op, chunk, thread); return;
     case PHASE_UP: canon_ffn_up(p, op, chunk); return;
     default: canon_ffn_down(p, op, chunk);

@@ -276,12 +276,16 @@ func (p *Program) Rope(buf *Buffer, heads int, r *Rope, pairing Pairing, offset 
 	p.add(op)
 }
 
-// KVAppend stores each row's keys and values [heads*dim] at its position in one layer of the cache, rounded to its form.
+// KVAppend stores each row's keys and values [heads*dim] at its position in one layer of the cache, rounded to its form. A
+// cache of single vectors takes them as k; v is nil then.
 func (p *Program) KVAppend(kv *KV, layer int, k, v *Buffer) {
+	if kv.spec.Single && v == nil {
+		v = k
+	}
 	if !p.same(k, v) {
 		return
 	}
-	if w := kv.spec.Heads * kv.spec.Dim; k.Width() != w || v.Width() != w || layer < 0 || layer >= kv.spec.Layers || k.c.logits != 0 {
+	if w := kv.spec.Heads * kv.spec.Dim; k.Width() != w || v.Width() != w || kv.spec.Slots != PageTokens || layer < 0 || layer >= kv.spec.Layers || k.c.logits != 0 {
 		p.fail("keys of width %d and values of %d into layer %d of a cache of %d layers, %d heads of %d", k.Width(), v.Width(), layer, kv.spec.Layers, kv.spec.Heads, kv.spec.Dim)
 		return
 	}
@@ -299,21 +303,26 @@ type AttentionSpec struct {
 	Scale  float32   // factor on scores; 0 = dim^-0.5
 	Window int       // keys seen, the row's own included; 0 = all
 	Sinks  []float32 // [Heads] or nil
+	Values int       // channels of a value in a cache of single vectors; 0 = all
 }
 
-// Attention: dst [heads*dim] = softmax(scale q k) v over the row's sequence up to its own position (rule 6).
+// Attention: dst [heads*values] = softmax(scale q k) v over the row's sequence up to its own position (rule 6); a value has the
+// width of a key unless the spec says otherwise.
 func (p *Program) Attention(dst, q *Buffer, kv *KV, layer int, s AttentionSpec) {
 	if !p.same(dst, q) {
 		return
 	}
-	w := s.Heads * kv.spec.Dim
-	if s.Heads <= 0 || s.Heads%kv.spec.Heads != 0 || dst.Width() != w || q.Width() != w || layer < 0 || layer >= kv.spec.Layers ||
+	if s.Values == 0 {
+		s.Values = kv.spec.Dim
+	}
+	if s.Heads <= 0 || s.Heads%kv.spec.Heads != 0 || dst.Width() != s.Heads*s.Values || q.Width() != s.Heads*kv.spec.Dim ||
+		s.Values != kv.spec.Dim && (!kv.spec.Single || s.Values < 0 || s.Values > kv.spec.Dim) || kv.spec.Single && kv.spec.Heads != 1 || layer < 0 || layer >= kv.spec.Layers ||
 		s.Window < 0 || q.c.logits != 0 || (s.Sinks != nil && len(s.Sinks) != s.Heads) {
 		p.fail("attention of %d heads, width %d into %d, over %d key/value heads of %d, window %d, %d sinks", s.Heads, q.Width(), dst.Width(), kv.spec.Heads, kv.spec.Dim, s.Window, len(s.Sinks))
 		return
 	}
 	op := C.canon_op{kind: C.CANON_OP_ATTENTION, dst: dst.c, src: q.c, kv: kv.c, vec: p.vector(s.Sinks)}
-	op.i[0], op.i[1], op.i[2] = C.int32_t(layer), C.int32_t(s.Heads), C.int32_t(s.Window)
+	op.i[0], op.i[1], op.i[2], op.i[3] = C.int32_t(layer), C.int32_t(s.Heads), C.int32_t(s.Window), C.int32_t(s.Values)
 	op.f[0] = C.float(s.Scale)
 	if s.Scale == 0 {
 		op.f[0] = C.canon_attention_scale(C.int32_t(kv.spec.Dim))

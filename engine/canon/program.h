@@ -12,7 +12,7 @@ enum {
 
 // What a phase does. Rows: a run of row operations, each row through all of them while it is in the cache. The others are
 // split over outputs.
-enum { PHASE_ROWS, PHASE_PRODUCT, PHASE_ATTEND, PHASE_UP, PHASE_DOWN };
+enum { PHASE_ROWS, PHASE_PRODUCT, PHASE_HEADS, PHASE_ATTEND, PHASE_UP, PHASE_DOWN };
 typedef struct { int32_t kind, first, count, logits; } canon_phase;
 
 // One group of rows that go through one record: all rows for a shared expert, the rows that chose it for a routed one.
@@ -50,7 +50,7 @@ struct canon_program {
   // The running step.
   const canon_kernels *k;
   canon_step *step;
-  int32_t item_n, split, split_blocks;
+  int32_t item_n, split, split_blocks, parts;
   int64_t *first_chunk;                 // [ops of a product phase + 1]
   int32_t *tiles_per_chunk;
   _Atomic int32_t fault_n;
@@ -61,6 +61,9 @@ void canon_fault(canon_program *p, int32_t logits, int32_t row, int32_t kind, in
 void canon_attend_prepare(canon_program *p, const canon_op *op, int64_t *chunks);
 void canon_attend_chunk(canon_program *p, const canon_op *op, int64_t chunk, int32_t thread);
 void canon_attend_finish(canon_program *p, const canon_op *op, int32_t row);
+void canon_heads_prepare(canon_program *p, const canon_op *op, int64_t *chunks);
+void canon_heads_chunk(canon_program *p, const canon_op *op, int64_t chunk);
+void canon_heads_copy(const canon_op *op, int32_t row);
 void canon_ffn_prepare(canon_program *p, const canon_op *op, int32_t down, int64_t *chunks);
 void canon_ffn_up(canon_program *p, const canon_op *op, int64_t chunk);
 void canon_ffn_down(canon_program *p, const canon_op *op, int64_t chunk);
@@ -71,6 +74,11 @@ void canon_attend_needs(canon_program *p, const canon_op *op);
 static inline int32_t canon_rows_of(const canon_program *p, int32_t logits) { return logits ? p->step->logit_rows : p->step->rows; }
 static inline int64_t canon_at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int32_t canon_padded(int32_t n, int32_t group) { return group ? (n + group - 1) / group * group : n; }
+// The part of a page that belongs to one layer of the cache.
+static inline uint8_t *canon_kv_layer(const canon_kv *kv, int32_t page, int32_t layer) {
+  int64_t part = (int64_t)kv->heads * kv->dim * canon_form_bytes(kv->form) * (kv->single ? kv->slots : 128);
+  return kv->data + ((int64_t)page * kv->layers + layer) * part;
+}
 static inline float *canon_row(const canon_buffer *b, int64_t i) { return b->data + i * b->stride; }
 // Tiles that make a chunk worth taking: about two microseconds, yet at least four chunks a thread where there are tiles.
 int32_t canon_tiles_per_chunk(const canon_matrix *m, int32_t rows, int32_t threads);

@@ -41,4 +41,10 @@ double canon_rope_frequencies(const canon_rope_spec *s, float *inv) {
   return yarn_scale(s->factor, 1);
 }
 
+// Softmax scale of latent attention: with yarn the attention factor sits here, squared, and not in the rotation.
+float canon_rope_scale(const canon_rope_spec *s, int32_t dim) {
+  double m = s->kind != 0 && s->mscale_all != 0 ? yarn_scale(s->factor, s->mscale_all) : 1;
+  return (float)(1 / sqrt((double)dim) * m * m);
+}
+
 float canon_attention_scale(int32_t dim) { return (float)(1 / sqrt((double)dim)); }

@@ -48,6 +48,7 @@ type RopeSpec struct {
 // Cosines and sines of a step's positions are computed at its start, once for all layers.
 type Rope struct {
 	spec   RopeSpec
+	c      C.canon_rope_spec
 	inv    []float32 // [rot/2], off-heap
 	factor float64
 }
@@ -85,7 +86,7 @@ func (a *Arena) NewRope(s RopeSpec) (*Rope, error) {
 	if s.Truncate {
 		c.truncate = 1
 	}
-	r := &Rope{spec: s, inv: inv}
+	r := &Rope{spec: s, c: c, inv: inv}
 	r.factor = float64(C.canon_rope_frequencies(&c, (*C.float)(&inv[0])))
 	return r, nil
 }
@@ -95,3 +96,9 @@ func (r *Rope) InvFreq() []float32 { return r.inv }
 
 // AttentionFactor is the factor on cosines and sines.
 func (r *Rope) AttentionFactor() float64 { return r.factor }
+
+// LatentScale is the factor on the scores of latent attention over heads of width dim: dim^-0.5, times the square of yarn's
+// 0.1 * MScaleAll * ln(Factor) + 1 where MScaleAll is given.
+func (r *Rope) LatentScale(dim int) float32 {
+	return float32(C.canon_rope_scale(&r.c, C.int32_t(dim)))
+}

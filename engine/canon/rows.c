@@ -20,40 +20,50 @@ static void rotate(canon_program *p, const canon_op *op, int32_t row) {
     p->k->rotate(x, a->rot, op->i[2], a->cosine + (int64_t)row * n, a->sine + (int64_t)row * n);
 }
 
-// Keys go with the position in lanes: one value every 64.
+// Stores n values and returns the largest magnitude's bits (16-bit forms only).
+static uint16_t store(const canon_kernels *k, int32_t form, const float *x, int32_t n, uint8_t *out) {
+  uint16_t top = 0;
+  k->store(form, x, n, out);
+  if (form == CANON_F16)
+    for (int32_t d = 0; d < n; d++) {
+      uint16_t b;
+      memcpy(&b, out + d * 2, 2);
+      top = (b & 0x7fff) > top ? b & 0x7fff : top;
+    }
+  return top;
+}
+
+// Keys go with the position in lanes: one value every 64. Single vectors go one after the other.
 static void append(canon_program *p, const canon_op *op, int32_t row) {
   const canon_kv *kv = &op->kv;
   int32_t pos = p->step->positions[row], page = p->step->pages[(int64_t)p->step->sequence[row] * p->step->pages_stride + pos / 64], slot = pos % 64;
-  int64_t size = canon_form_bytes(kv->form), part = (int64_t)kv->heads * kv->dim * 64 * size;
-  uint8_t *keys = kv->data + ((int64_t)page * kv->layers + op->i[0]) * 2 * part, *values = keys + part;
+  int64_t size = canon_form_bytes(kv->form);
+  uint8_t *keys = canon_kv_layer(kv, page, op->i[0]), *values = keys + (int64_t)kv->heads * kv->dim * 64 * size;
+  const float *k = canon_row(&op->src, row);
+  uint16_t top = 0;
+  if (kv->single) {
+    int32_t n = kv->heads * kv->dim;
+    top = store(p->k, kv->form, k, n, keys + (int64_t)slot * n * size);
+    if (top >= 0x7c00) canon_fault(p, 0, row, CANON_FAULT_KV, op->label);
+    return;
+  }
   uint8_t tmp[4 * 1024];
-  const float *k = canon_row(&op->src, row), *v = canon_row(&op->src2, row);
+  const float *v = canon_row(&op->src2, row);
   for (int32_t h = 0; h < kv->heads; h++)
     for (int32_t d0 = 0; d0 < kv->dim; d0 += 1024) {
       int32_t n = kv->dim - d0 < 1024 ? kv->dim - d0 : 1024;
-      p->k->store(kv->form, k + (int64_t)h * kv->dim + d0, n, tmp);
+      uint16_t a = store(p->k, kv->form, k + (int64_t)h * kv->dim + d0, n, tmp);
       uint8_t *out = keys + (((int64_t)h * kv->dim + d0) * 64 + slot) * size;
-      uint16_t top = 0;
       if (kv->form == CANON_F32) {
         for (int32_t d = 0; d < n; d++) memcpy(out + d * 256, tmp + d * 4, 4);
       } else {
-        for (int32_t d = 0; d < n; d++) {
-          uint16_t b;
-          memcpy(&b, tmp + d * 2, 2);
-          memcpy(out + d * 128, &b, 2);
-          top = (b & 0x7fff) > top ? b & 0x7fff : top;
-        }
+        for (int32_t d = 0; d < n; d++) memcpy(out + d * 128, tmp + d * 2, 2);
       }
-      out = values + (((int64_t)h * 64 + slot) * kv->dim + d0) * size;
-      p->k->store(kv->form, v + (int64_t)h * kv->dim + d0, n, out);
-      if (kv->form != CANON_F16) continue;
-      for (int32_t d = 0; d < n; d++) {
-        uint16_t b;
-        memcpy(&b, out + d * 2, 2);
-        top = (b & 0x7fff) > top ? b & 0x7fff : top;
-      }
-      if (top >= 0x7c00) canon_fault(p, 0, row, CANON_FAULT_KV, op->label);
+      uint16_t b = store(p->k, kv->form, v + (int64_t)h * kv->dim + d0, n, values + (((int64_t)h * 64 + slot) * kv->dim + d0) * size);
+      top = a > top ? a : top;
+      top = b > top ? b : top;
     }
+  if (top >= 0x7c00) canon_fault(p, 0, row, CANON_FAULT_KV, op->label);
 }
 
 static void combine(canon_program *p, const canon_op *op, int32_t row) {
@@ -170,6 +180,7 @@ static void row_op(canon_program *p, const canon_op *op, int32_t row, int32_t th
     }
     case CANON_OP_ROPE: rotate(p, op, row); return;
     case CANON_OP_KV_APPEND: append(p, op, row); return;
+    case CANON_OP_COPY: canon_heads_copy(op, row); return;
     case CANON_OP_SWIGLU: k->swiglu(dst, src, canon_row(&op->src2, row), n); return;
     case CANON_OP_ADD: k->add(dst, src, n); return;
     case CANON_OP_ADD_SCALED: k->add_scaled(dst, src, op->f[0], n); return;

@@ -62,10 +62,10 @@ void canon_rule_rotate(float *x, int32_t rot, int32_t pairs, int32_t position, c
   }
 }
 
-void canon_rule_attention(const float *q, const float *keys, const float *values, int32_t dim, int32_t lo, int32_t pos, float scale, const float *sink, float *o) {
+void canon_rule_attention(const float *q, const float *keys, const float *values, int32_t dim, int32_t width, int32_t lo, int32_t pos, float scale, const float *sink, float *o) {
   canon_state t = {-canon_inf(), 0};
   float old, fresh;
-  for (int32_t d = 0; d < dim; d++) o[d] = 0;
+  for (int32_t d = 0; d < width; d++) o[d] = 0;
   for (int32_t b = lo / CANON_BLOCK; b <= pos / CANON_BLOCK; b++) {
     int32_t first = b * CANON_BLOCK, from = lo > first ? lo : first, to = pos < first + CANON_BLOCK - 1 ? pos : first + CANON_BLOCK - 1;
     float p[CANON_BLOCK], lane[CANON_LANES] = {0}, m = -canon_inf();
@@ -79,17 +79,17 @@ void canon_rule_attention(const float *q, const float *keys, const float *values
       lane[(i - first) & 31] = lane[(i - first) & 31] + e;
     }
     canon_fold(&t, m, canon_tree(lane), &old, &fresh);
-    for (int32_t d = 0; d < dim; d++) {
+    for (int32_t d = 0; d < width; d++) {
       float acc = 0;
-      for (int32_t i = from; i <= to; i++) acc = canon_fmaf(p[i - first], values[(int64_t)i * dim + d], acc);
+      for (int32_t i = from; i <= to; i++) acc = canon_fmaf(p[i - first], values[(int64_t)i * width + d], acc);
       o[d] = canon_fold_channel(o[d], acc, old, fresh);
     }
   }
   if (sink) {
     canon_fold(&t, *sink, 1.0f, &old, &fresh);
-    for (int32_t d = 0; d < dim; d++) o[d] = canon_fold_channel(o[d], 0.0f, old, fresh);
+    for (int32_t d = 0; d < width; d++) o[d] = canon_fold_channel(o[d], 0.0f, old, fresh);
   }
-  for (int32_t d = 0; d < dim; d++) o[d] = o[d] / t.l;
+  for (int32_t d = 0; d < width; d++) o[d] = o[d] / t.l;
 }
 
 float canon_rule_store(int32_t form, float x) {

@@ -74,12 +74,12 @@ func RuleRotate(x []float32, r *Rope, pairing Pairing, position int) {
 	C.canon_rule_rotate(floats(x), C.int32_t(r.spec.Rot), C.int32_t(pairing), C.int32_t(position), floats(r.inv), C.double(r.factor))
 }
 
-// RuleAttention is rule 6 for one query: keys and values are [positions, dim] as stored, the row's own position being the
-// last; lo is the first attended position; sink may be nil.
+// RuleAttention is rule 6 for one query: keys [positions, dim] and values [positions, width] as stored, the row's own position
+// being the last; lo is the first attended position; sink may be nil.
 func RuleAttention(q, keys, values []float32, lo int, scale float32, sink *float32) []float32 {
-	dim := len(q)
-	o := make([]float32, dim)
-	C.canon_rule_attention(floats(q), floats(keys), floats(values), C.int32_t(dim), C.int32_t(lo), C.int32_t(len(keys)/dim-1), C.float(scale), (*C.float)(sink), floats(o))
+	positions := len(keys) / len(q)
+	o := make([]float32, len(values)/positions)
+	C.canon_rule_attention(floats(q), floats(keys), floats(values), C.int32_t(len(q)), C.int32_t(len(o)), C.int32_t(lo), C.int32_t(positions-1), C.float(scale), (*C.float)(sink), floats(o))
 	return o
 }
 
