@@ -46,6 +46,22 @@ CANON_FN uint16_t canon_to_f16(float x) {
   }
   return (uint16_t)(s | ((a + 0xfffu + (a >> 13 & 1) - 0x38000000u) >> 13));
 }
+// FP8 e4m3fn: no infinities, NaN where all bits but the sign are set.
+CANON_FN float canon_from_e4m3(uint8_t b) {
+  uint32_t s = (uint32_t)(b >> 7) << 31, e = b >> 3 & 15, m = b & 7;
+  if ((b & 127) == 127) return canon_nan();
+  if (e == 0) { float v = (float)m * 0x1p-9f; return s ? -v : v; }
+  return canon_float(s | (e + 120) << 23 | m << 20);
+}
+// E8M0: 2^(b - 127), a denormal for 0; NaN for 255.
+CANON_FN float canon_from_e8m0(uint8_t b) {
+  return b == 255 ? canon_nan() : canon_float(b ? (uint32_t)b << 23 : 0x400000u);
+}
+// Twice the value of an FP4 e2m1 code, an integer: 0, 1, 2, 3, 4, 6, 8, 12 and their negatives.
+CANON_FN int32_t canon_twice_fp4(uint32_t c) {
+  int32_t m = c & 7, v = m < 5 ? m : m == 5 ? 6 : m == 6 ? 8 : 12;
+  return c & 8 ? -v : v;
+}
 CANON_FN float canon_from_bf16(uint16_t h) { return canon_float((uint32_t)h << 16); }
 CANON_FN uint16_t canon_to_bf16(float x) {
   uint32_t b = canon_bits(x);
@@ -199,21 +215,35 @@ CANON_FN void canon_quantise(const float *x, int32_t n, int8_t *q, float *scale,
   }
   *scale = d;
 }
-// One group's term.
+// One term: the exact dot of a scale's inputs, one rounded product of the scales, one fused multiply-add.
 CANON_FN float canon_term(int32_t dot, float sw, float sx, float acc) { return canon_fmaf((float)dot, sw * sx, acc); }
-// A whole row: integer weights w [n] with scales sw and quantised inputs q [n] with scales sx, one a group.
-CANON_FN float canon_qdot(const int16_t *w, const float *sw, const int8_t *q, const float *sx, int32_t n, int32_t group) {
+// The minimum that follows the same inputs' term; sum is that of their quantised codes.
+CANON_FN float canon_minimum(float mw, int32_t sum, float sx, float acc) { return canon_fmaf(mw, (float)sum * sx, acc); }
+// A whole row: integer weights w [n] (zero points and offsets removed) with scales sw and, where the form has them, minima
+// mw, one for `sub` inputs; quantised inputs q [n] with scales sx, one for `group` inputs. sub is group, or 16 in groups of
+// 32: then a group has two dots, ascending, each followed by its minimum, also where a short last group has inputs for the
+// first only (the second is 0 with scale and minimum 0). sw and mw hold group / sub values for each group.
+CANON_FN float canon_qdot(const int16_t *w, const float *sw, const float *mw, const int8_t *q, const float *sx, int32_t n, int32_t group, int32_t sub) {
   float tot = 0;
   for (int32_t s = 0; s < n; s += CANON_SEGMENT) {
     float acc = 0;
-    for (int32_t g = s; g < n && g < s + CANON_SEGMENT; g += group) {
-      int32_t dot = 0;
-      for (int32_t i = g; i < n && i < g + group; i++) dot += w[i] * q[i];
-      acc = canon_term(dot, sw[g / group], sx[g / group], acc);
-    }
+    for (int32_t g = s; g < n && g < s + CANON_SEGMENT; g += group)
+      for (int32_t b = g; b < g + group; b += sub) {
+        int32_t dot = 0, sum = 0;
+        for (int32_t i = b; i < n && i < b + sub; i++) { dot += w[i] * q[i]; sum += q[i]; }
+        acc = canon_term(dot, sw[b / sub], sx[g / group], acc);
+        if (mw) acc = canon_minimum(mw[b / sub], sum, sx[g / group], acc);
+      }
     tot = tot + acc;
   }
   return tot;
+}
+// Rule 3 with a scale a block: fp8 values w [n] in blocks of `block` inputs, each summed in lanes and the tree, then
+// multiplied by its scale into the sum, ascending.
+CANON_FN float canon_block_dot(const float *w, const float *scale, const float *x, int32_t n, int32_t block) {
+  float acc = 0;
+  for (int32_t b = 0; b < n; b += block) acc = canon_fmaf(scale[b / block], canon_dot(w + b, x + b, n - b < block ? n - b : block), acc);
+  return acc;
 }
 
 // ---- norms (rule 4), rotation (rule 5) ---------------------------------------------------------------------------------

@@ -4,16 +4,23 @@
 #include <stdint.h>
 #include <stddef.h>
 
-enum { CANON_F32, CANON_F16, CANON_BF16, CANON_INT8, CANON_INT4 };
+enum { CANON_F32, CANON_F16, CANON_BF16, CANON_INT8, CANON_INT4, CANON_FP8, CANON_MXFP4, CANON_E8M0 };
 enum { CANON_PORTABLE, CANON_AVX2, CANON_AVX512, CANON_VNNI, CANON_AMX };
 
-// A packed weight [rows, cols]. In a record the addresses are offsets from its start (codes_at, scales_at) and the
-// pointers are null.
+// What is taken from the codes of an integer form: the form's own offset (8, 128), an integer zero point a scale, or nothing,
+// the codes being unsigned with a float minimum a scale.
+enum { CANON_OFFSET_FORM, CANON_OFFSET_ZEROS, CANON_OFFSET_MINIMA };
+
+// A packed weight [rows, cols]. In a record the addresses are offsets from its start (codes_at and so on) and the pointers
+// are null.
 typedef struct {
   int32_t form, scale_form, rows, cols;
-  int32_t group, groups;  // inputs a scale, scales a row; 0 for float forms
-  int64_t codes_at, scales_at;
-  const uint8_t *codes, *scales;
+  int32_t group, groups;            // inputs of a group of quantised activations, groups a row; 0 where activations stay floats
+  int32_t sub;                      // inputs a scale: group, or 16 in groups of 32
+  int32_t offset;
+  int32_t block_rows, block_cols, blocks;  // fp8: rows and inputs that share a scale, scales a row (1: repeated along it)
+  int64_t codes_at, scales_at, offsets_at;
+  const uint8_t *codes, *scales, *offsets; // offsets: zero points, a byte each, or minima in scale_form
 } canon_matrix;
 
 typedef struct { canon_matrix gate, up, down; } canon_record;
@@ -94,9 +101,12 @@ int canon_run(canon_pool *pool, canon_program *p, canon_step *step);  // number 
 int64_t canon_codes_size(const canon_matrix *m);   // multiples of 64
 int64_t canon_scales_size(const canon_matrix *m);
 canon_matrix canon_matrix_at(canon_matrix m, void *block);
-void canon_pack(const canon_matrix *m, const uint8_t *codes, const uint8_t *scales, int32_t scales_per_row);
+int64_t canon_offsets_size(const canon_matrix *m);
+// codes, scales and offsets as a checkpoint stores them, per_row scales a row of outputs (of scale blocks for fp8).
+void canon_pack(const canon_matrix *m, const uint8_t *codes, const uint8_t *scales, const uint8_t *offsets, int32_t per_row);
 void canon_dequantise(const canon_matrix *m, int32_t row, float *dst);
-void canon_dequantise_source(int32_t form, int32_t scale_form, int32_t rows, int32_t cols, int32_t group, const uint8_t *codes, const uint8_t *scales, float *dst);
+// All values of a source whose layout m describes; no address in m is used.
+void canon_dequantise_source(const canon_matrix *m, const uint8_t *codes, const uint8_t *scales, const uint8_t *offsets, int32_t per_row, float *dst);
 
 double canon_rope_frequencies(const canon_rope_spec *s, float *inv);  // returns the attention factor
 float canon_attention_scale(int32_t dim);
@@ -125,8 +135,8 @@ void canon_read_probe(canon_pool *pool, const void *mem, int64_t bytes, int32_t 
 enum { CANON_EXP, CANON_LOG, CANON_LOG1P, CANON_TANH, CANON_SIGMOID, CANON_SILU, CANON_SOFTPLUS };
 void canon_rule_elementary(int32_t function, const float *x, float *y, int64_t n);
 void canon_rule_quantise(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *sum);
-// One output: row of a source [rows, cols] times x; -1 without memory.
-int canon_rule_product(int32_t form, int32_t scale_form, int32_t cols, int32_t group, int32_t row, const uint8_t *codes, const uint8_t *scales, const float *x, float *y);
+// One output: row of a source whose layout m describes, times x; -1 without memory.
+int canon_rule_product(const canon_matrix *m, int32_t row, const uint8_t *codes, const uint8_t *scales, const uint8_t *offsets, int32_t per_row, const float *x, float *y);
 void canon_rule_norm(float *y, const float *x, const float *w, int32_t n, float eps, int32_t plus_one);
 void canon_rule_rotate(float *x, int32_t rot, int32_t pairs, int32_t position, const float *inv, double factor);
 // keys [pos+1, dim] and values [pos+1, width] already rounded to their stored form; attends lo..pos; sink may be null.

@@ -12,6 +12,9 @@ static int32_t piece(const canon_record *r) { return r->down.group > 32 ? r->dow
 
 static void needs(canon_program *p, const canon_record *r, int which) {
   int32_t inner = r->gate.rows;
+  canon_halves(p, &r->gate);
+  canon_halves(p, &r->up);
+  canon_halves(p, &r->down);
   if (r->down.group) {
     int64_t stride = canon_padded(inner, r->down.group);
     p->inner_bytes[which] = canon_at_least(p->inner_bytes[which], stride);
@@ -117,7 +120,8 @@ void canon_ffn_up(canon_program *p, const canon_op *op, int64_t chunk) {
         continue;
       }
       p->k->swiglu(a, a, u + (int64_t)i * width, cols);
-      p->k->quantise(a, cols, down->group, h.q + slot * h.stride + c0, h.scale + slot * h.groups + c0 / down->group, h.less8 + slot * h.groups + c0 / down->group);
+      p->k->quantise(a, cols, down->group, h.q + slot * h.stride + c0, h.scale + slot * h.groups + c0 / down->group, h.less8 + slot * h.groups + c0 / down->group,
+                     h.half ? h.half + slot * h.groups + c0 / down->group : 0);
     }
   }
 }

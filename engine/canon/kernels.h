@@ -7,6 +7,7 @@ typedef struct {
   int8_t *q;       // [rows, stride], inputs padded with 0 to whole groups
   float *scale;    // [rows, groups]
   int32_t *less8;  // [rows, groups] minus eight times the sum of the codes: what dots with codes of offset 8 start from
+  int32_t *half;   // [rows, groups] sums of the first 16 codes of groups of 32; null unless some matrix has 16 inputs a scale
   int32_t stride, groups;
 } canon_codes;
 
@@ -35,8 +36,8 @@ typedef struct {
 } canon_attend;
 
 typedef struct {
-  // Codes of one row of n inputs. Moves 4n bytes in, n out.
-  void (*quantise)(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *less8);
+  // Codes of one row of n inputs into the row at these addresses; half may be null. Moves 4n bytes in, n out.
+  void (*quantise)(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *less8, int32_t *half);
   // Outputs 16*tile .. 16*(tile+tiles) of m for all rows. Bound by reading the weights once for few rows, by integer or
   // float multiply-adds for many.
   void (*product)(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r);
@@ -66,4 +67,4 @@ const canon_kernels *canon_kernels_avx512(void);
 const canon_kernels *canon_kernels_vnni(void);
 const canon_kernels *canon_kernels_for(int isa);  // null unless supported
 
-static inline int64_t canon_form_bytes(int32_t form) { return form == CANON_F32 ? 4 : form == CANON_INT8 ? 1 : 2; }
+static inline int64_t canon_form_bytes(int32_t form) { return form == CANON_F32 ? 4 : form == CANON_F16 || form == CANON_BF16 ? 2 : 1; }

@@ -113,25 +113,120 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
   for (int i = 0; i < rows; i++) put_tile(m, r, i0 + i, t, out[i]);
 }
 
+// Where the scales, zero points or minima of 8 outputs lie.
+static inline int64_t beside(const canon_matrix *m, int32_t t, int32_t g, int32_t b, int h) {
+  int32_t subs = m->group / m->sub;
+  return (((int64_t)t * m->groups + g) * subs + b) * 16 + h * 8;
+}
+
+// One row, every form and offset: a dot for 16 inputs at a time, which a scale of 32 or more adds up. The codes of MXFP4 are
+// looked up as doubled values plus 12, so that they are unsigned (8 * 2 * 24 * 127 / 2 = 24384 fits int16).
+static inline __attribute__((always_inline)) void tile_any(const int form, const canon_matrix *m, int32_t t, const canon_rows *r, int32_t i) {
+  const int bytes = form == CANON_INT8 ? 256 : 128, bias = form == CANON_INT8 ? 128 : 0;   // of 16 inputs; int8 codes less 128 are signed
+  const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)0x80);
+  const __m256i doubled = _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  const int32_t subs = m->group / m->sub, units = m->sub / 16, per_segment = CANON_SEGMENT / m->group, groups = m->groups;
+  const int64_t in = row_in(r, i);
+  const int8_t *q = r->codes.q + in * r->codes.stride;
+  const float *sx = r->codes.scale + in * r->codes.groups;
+  const int32_t *less8 = r->codes.less8 + in * r->codes.groups, *half = subs == 2 ? r->codes.half + in * r->codes.groups : 0;
+  const int32_t offset = m->offset == CANON_OFFSET_MINIMA ? 0 : form == CANON_INT4 ? 8 : form == CANON_INT8 ? 128 : 12;
+  const uint8_t *w = m->codes + (int64_t)t * groups * subs * units * bytes;
+  __m256 tot[2] = {v_set(0), v_set(0)};
+  for (int32_t s = 0; s < groups; s += per_segment) {
+    int32_t end = s + per_segment < groups ? s + per_segment : groups;
+    __m256 acc[2] = {v_set(0), v_set(0)};
+    for (int32_t g = s; g < end; g++)
+      for (int32_t b = 0; b < subs; b++) {
+        int32_t sum = -(less8[g] / 8);
+        if (half) sum = b ? sum - half[g] : half[g];
+        __m256i dot[2];
+        UNROLL(2)
+        for (int h = 0; h < 2; h++) {
+          dot[h] = _mm256_set1_epi32((bias - offset) * sum);
+          if (m->offset == CANON_OFFSET_ZEROS) {
+            __m256i zero = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(m->offsets + beside(m, t, g, b, h))));
+            dot[h] = _mm256_mullo_epi32(_mm256_sub_epi32(_mm256_set1_epi32(bias), zero), _mm256_set1_epi32(sum));
+          }
+        }
+        for (int32_t u = 0; u < units; u++, w += bytes, q += 16) {
+          UNROLL(2)
+          for (int h = 0; h < 2; h++) {
+            __m256i part = _mm256_setzero_si256();
+            if (form == CANON_INT8) {
+#pragma GCC unroll 4
+              for (int j = 0; j < 4; j++) {
+                if (h == 0) __builtin_prefetch(w + j * 64 + AHEAD);
+                __m256i v = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(w + j * 64 + h * 32)), flip);
+                int32_t a;
+                memcpy(&a, q + j * 4, 4);
+                part = _mm256_add_epi32(part, _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(v), _mm256_sign_epi8(_mm256_set1_epi32(a), v)), ones));
+              }
+              dot[h] = _mm256_add_epi32(dot[h], part);
+            } else {
+#pragma GCC unroll 2
+              for (int j = 0; j < 2; j++) {
+                if (h == 0) __builtin_prefetch(w + j * 64 + AHEAD);
+                __m256i v = _mm256_loadu_si256((const __m256i *)(w + j * 64 + h * 32));
+                __m256i lo = _mm256_and_si256(v, low), hi = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
+                if (form == CANON_MXFP4) { lo = _mm256_shuffle_epi8(doubled, lo); hi = _mm256_shuffle_epi8(doubled, hi); }
+                int32_t a, c;
+                memcpy(&a, q + j * 8, 4);
+                memcpy(&c, q + j * 8 + 4, 4);
+                part = _mm256_add_epi16(part, _mm256_add_epi16(_mm256_maddubs_epi16(lo, _mm256_set1_epi32(a)), _mm256_maddubs_epi16(hi, _mm256_set1_epi32(c))));
+              }
+              dot[h] = _mm256_add_epi32(dot[h], _mm256_madd_epi16(part, ones));
+            }
+          }
+        }
+        UNROLL(2)
+        for (int h = 0; h < 2; h++) {
+          int64_t at = beside(m, t, g, b, h);
+          __m256 sw = form == CANON_MXFP4 ? v_mul(v_from_e8m0(m->scales + at), v_set(0.5f)) : scales8(m, at), x = v_set(sx[g]);
+          acc[h] = v_fma(_mm256_cvtepi32_ps(dot[h]), v_mul(sw, x), acc[h]);
+          if (m->offset == CANON_OFFSET_MINIMA) acc[h] = v_fma(v_load_form(m->scale_form, m->offsets, at), v_mul(v_set((float)sum), x), acc[h]);
+        }
+      }
+    UNROLL(2)
+    for (int h = 0; h < 2; h++) tot[h] = v_add(tot[h], acc[h]);
+  }
+  float out[16] __attribute__((aligned(32)));
+  _mm256_store_ps(out, tot[0]);
+  _mm256_store_ps(out + 8, tot[1]);
+  put_tile(m, r, i, t, out);
+}
+
 static inline __attribute__((always_inline)) void product_codes(const int form, const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
   for (int32_t t = tile; t < tile + tiles; t++) {
     int32_t i = 0;
-    for (; i + 4 <= r->n; i += 4) tile_product(form, 4, 1, m, t, r, i);
-    for (; i + 2 <= r->n; i += 2) tile_product(form, 2, 1, m, t, r, i);
-    if (i < r->n) tile_product(form, 1, 2, m, t, r, i);
+    if (form != CANON_MXFP4 && m->sub == m->group && m->offset == CANON_OFFSET_FORM) {
+      for (; i + 4 <= r->n; i += 4) tile_product(form, 4, 1, m, t, r, i);
+      for (; i + 2 <= r->n; i += 2) tile_product(form, 2, 1, m, t, r, i);
+      if (i < r->n) tile_product(form, 1, 2, m, t, r, i);
+      continue;
+    }
+    for (; i < r->n; i++) tile_any(form, m, t, r, i);
   }
 }
 
 static __attribute__((noinline)) void int4(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_codes(CANON_INT4, m, tile, tiles, r); }
 static __attribute__((noinline)) void int8(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_codes(CANON_INT8, m, tile, tiles, r); }
+static __attribute__((noinline)) void mxfp4(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_codes(CANON_MXFP4, m, tile, tiles, r); }
 
 static void product(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
   if (m->group == 0) product_floats(m, tile, tiles, r);
   else if (m->form == CANON_INT4) int4(m, tile, tiles, r);
-  else int8(m, tile, tiles, r);
+  else if (m->form == CANON_INT8) int8(m, tile, tiles, r);
+  else mxfp4(m, tile, tiles, r);
 }
 
-static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *less8) {
+static int32_t sum8(__m256i v) {
+  __m128i t = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1)));
+}
+
+static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *less8, int32_t *half) {
   const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
   float padded[128];
   for (int32_t g = 0; g * group < n; g++, q += group) {
@@ -152,6 +247,7 @@ static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float 
       memset(q, 0, (size_t)group);
       scale[g] = bits >= 0x7f800000u ? canon_nan() : 0;
       less8[g] = 0;
+      if (half && group == 32) half[g] = 0;
       continue;
     }
     scale[g] = amax / 127.0f;
@@ -160,6 +256,7 @@ static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float 
     for (int32_t i = 0; i < group; i += 32) {
       __m256i c[4];
       for (int k = 0; k < 4; k++) {
+        if (k == 2 && half && group == 32) half[g] = sum8(sum);
         __m256 v = _mm256_round_ps(v_mul(v_load(p + i + k * 8), inv), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         c[k] = _mm256_cvtps_epi32(v_max(v_min(v, most), least));
         sum = _mm256_add_epi32(sum, c[k]);
@@ -167,10 +264,7 @@ static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float 
       __m256i b = _mm256_packs_epi16(_mm256_packs_epi32(c[0], c[1]), _mm256_packs_epi32(c[2], c[3]));
       _mm256_storeu_si256((__m256i *)(q + i), _mm256_permutevar8x32_epi32(b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
     }
-    __m128i t = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
-    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4e));
-    t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0xb1));
-    less8[g] = -8 * _mm_cvtsi128_si32(t);
+    less8[g] = -8 * sum8(sum);
   }
 }
 

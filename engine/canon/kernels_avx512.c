@@ -8,10 +8,11 @@
 static void product(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
   if (m->group == 0) product_floats(m, tile, tiles, r);
   else if (m->form == CANON_INT4) int4(m, tile, tiles, r);
-  else int8(m, tile, tiles, r);
+  else if (m->form == CANON_INT8) int8(m, tile, tiles, r);
+  else mxfp4(m, tile, tiles, r);
 }
 
-static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *less8) {
+static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *less8, int32_t *half) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   for (int32_t g = 0; g * group < n; g++, q += group) {
     const float *p = x + g * group;
@@ -24,6 +25,7 @@ static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float 
       memset(q, 0, (size_t)group);
       scale[g] = bits >= 0x7f800000u ? canon_nan() : 0;
       less8[g] = 0;
+      if (half && group == 32) half[g] = 0;
       continue;
     }
     scale[g] = amax / 127.0f;
@@ -34,6 +36,7 @@ static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float 
       __m512i c = _mm512_cvtps_epi32(v_max(v_min(v, v_set(127.0f)), v_set(-127.0f)));
       sum = _mm512_add_epi32(sum, c);
       _mm_storeu_si128((__m128i *)(q + i), _mm512_cvtepi32_epi8(c));
+      if (half && group == 32 && i == 0) half[g] = _mm512_reduce_add_epi32(sum);
     }
     less8[g] = -8 * _mm512_reduce_add_epi32(sum);
   }

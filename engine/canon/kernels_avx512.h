@@ -94,14 +94,84 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
   }
 }
 
+// One row, every form and offset: a dot for 16 inputs at a time, which a scale of 32 or more adds up. The codes of MXFP4 are
+// looked up as doubled values plus 12, so that they are unsigned (8 * 2 * 24 * 127 / 2 = 24384 fits int16).
+static inline __attribute__((always_inline)) void tile_any(const int form, const canon_matrix *m, int32_t t, const canon_rows *r, int32_t i) {
+  const int bytes = form == CANON_INT8 ? 256 : 128, bias = form == CANON_INT8 && !VNNI ? 128 : 0;   // of 16 inputs; codes less bias are dotted
+  const __m512i low = _mm512_set1_epi8(15), ones = _mm512_set1_epi16(1), flip = _mm512_set1_epi8((char)0x80), none = _mm512_setzero_si512();
+  const __m512i doubled = _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  const int32_t subs = m->group / m->sub, units = m->sub / 16, per_segment = CANON_SEGMENT / m->group, groups = m->groups;
+  const int64_t in = row_in(r, i);
+  const int8_t *q = r->codes.q + in * r->codes.stride;
+  const float *sx = r->codes.scale + in * r->codes.groups;
+  const int32_t *less8 = r->codes.less8 + in * r->codes.groups, *half = subs == 2 ? r->codes.half + in * r->codes.groups : 0;
+  const int32_t offset = m->offset == CANON_OFFSET_MINIMA ? 0 : form == CANON_INT4 ? 8 : form == CANON_INT8 ? 128 : 12;
+  const uint8_t *w = m->codes + (int64_t)t * groups * subs * units * bytes;
+  __m512 tot = v_set(0);
+  for (int32_t s = 0; s < groups; s += per_segment) {
+    int32_t end = s + per_segment < groups ? s + per_segment : groups;
+    __m512 acc = v_set(0);
+    for (int32_t g = s; g < end; g++)
+      for (int32_t b = 0; b < subs; b++) {
+        int64_t at = (((int64_t)t * groups + g) * subs + b) * 16;
+        int32_t sum = -(less8[g] / 8);
+        if (half) sum = b ? sum - half[g] : half[g];
+        __m512i dot = _mm512_set1_epi32((bias - offset) * sum);
+        if (m->offset == CANON_OFFSET_ZEROS) {
+          __m512i zero = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(m->offsets + at)));
+          dot = _mm512_mullo_epi32(_mm512_sub_epi32(_mm512_set1_epi32(bias), zero), _mm512_set1_epi32(sum));
+        }
+        for (int32_t u = 0; u < units; u++, w += bytes, q += 16) {
+          if (form == CANON_INT8) {
+#pragma GCC unroll 4
+            for (int j = 0; j < 4; j++) {
+              __builtin_prefetch(w + j * 64 + AHEAD);
+              __m512i v = _mm512_loadu_si512(w + j * 64), a = four(q + j * 4);
+              if (VNNI) {
+                dot = _mm512_dpbusd_epi32(dot, v, a);
+              } else {
+                v = _mm512_xor_si512(v, flip);
+                dot = _mm512_add_epi32(dot, _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_abs_epi8(v), _mm512_mask_sub_epi8(a, _mm512_movepi8_mask(v), none, a)), ones));
+              }
+            }
+          } else {
+            __m512i part = none;
+#pragma GCC unroll 2
+            for (int j = 0; j < 2; j++) {
+              __builtin_prefetch(w + j * 64 + AHEAD);
+              __m512i v = _mm512_loadu_si512(w + j * 64), lo = _mm512_and_si512(v, low), hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+              if (form == CANON_MXFP4) { lo = _mm512_shuffle_epi8(doubled, lo); hi = _mm512_shuffle_epi8(doubled, hi); }
+              __m512i a = four(q + j * 8), c = four(q + j * 8 + 4);
+              if (VNNI) dot = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(dot, lo, a), hi, c);
+              else part = _mm512_add_epi16(part, _mm512_add_epi16(_mm512_maddubs_epi16(lo, a), _mm512_maddubs_epi16(hi, c)));
+            }
+            if (!VNNI) dot = _mm512_add_epi32(dot, _mm512_madd_epi16(part, ones));
+          }
+        }
+        __m512 sw = form == CANON_MXFP4 ? v_mul(v_from_e8m0(m->scales + at), v_set(0.5f)) : scales16(m, at), x = v_set(sx[g]);
+        acc = v_fma(_mm512_cvtepi32_ps(dot), v_mul(sw, x), acc);
+        if (m->offset == CANON_OFFSET_MINIMA) acc = v_fma(v_load_form(m->scale_form, m->offsets, at), v_mul(v_set((float)sum), x), acc);
+      }
+    tot = v_add(tot, acc);
+  }
+  float out[16] __attribute__((aligned(64)));
+  _mm512_store_ps(out, tot);
+  put_tile(m, r, i, t, out);
+}
+
 static inline __attribute__((always_inline)) void product_codes(const int form, const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
   for (int32_t t = tile; t < tile + tiles; t++) {
     int32_t i = 0;
-    for (; i + 6 <= r->n; i += 6) tile_product(form, 6, m, t, r, i);
-    for (; i + 2 <= r->n; i += 2) tile_product(form, 2, m, t, r, i);
-    if (i < r->n) tile_product(form, 1, m, t, r, i);
+    if (form != CANON_MXFP4 && m->sub == m->group && m->offset == CANON_OFFSET_FORM) {
+      for (; i + 6 <= r->n; i += 6) tile_product(form, 6, m, t, r, i);
+      for (; i + 2 <= r->n; i += 2) tile_product(form, 2, m, t, r, i);
+      if (i < r->n) tile_product(form, 1, m, t, r, i);
+      continue;
+    }
+    for (; i < r->n; i++) tile_any(form, m, t, r, i);
   }
 }
 
 static __attribute__((noinline)) void int4(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_codes(CANON_INT4, m, tile, tiles, r); }
 static __attribute__((noinline)) void int8(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_codes(CANON_INT8, m, tile, tiles, r); }
+static __attribute__((noinline)) void mxfp4(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_codes(CANON_MXFP4, m, tile, tiles, r); }

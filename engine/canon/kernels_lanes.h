@@ -3,6 +3,7 @@
 // beyond the end keep their accumulator.
 #pragma once
 #include "lanes_rows.h"
+#include "source.h"
 
 enum { VECTORS = CANON_LANES / VL };
 
@@ -76,11 +77,32 @@ static SPECIAL void product_float(const int form, const canon_matrix *m, int32_t
   }
 }
 
+// Fp8 with a scale a block: the tree of each block is multiplied into the output's sum.
+static void product_blocks(const canon_matrix *m, int32_t c0, int32_t c1, const canon_rows *r) {
+  for (int32_t c = c0; c < c1; c++) {
+    const uint8_t *w = m->codes + (int64_t)c * m->cols;
+    int64_t scale = c / m->block_rows * (int64_t)m->blocks;
+    for (int32_t i = 0; i < r->n; i++) {
+      const float *x = r->x + row_in(r, i) * r->x_stride;
+      float acc = 0;
+      for (int32_t at = 0, b = 0; at < m->cols; at += m->block_cols, b++) {
+        float tree;
+        const uint8_t *wb[2] = {w + at, 0};
+        const float *xb[2] = {x + at, 0};
+        dots(CANON_FP8, wb, 1, xb, 1, m->cols - at < m->block_cols ? m->cols - at : m->block_cols, &tree);
+        acc = canon_fmaf(source_value(m->scale_form, m->scales, scale + (m->blocks == 1 ? 0 : b)), tree, acc);
+      }
+      put(r, i, c, acc);
+    }
+  }
+}
+
 static inline void product_floats(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
   int32_t c0 = tile * 16, c1 = c0 + tiles * 16;
   if (c1 > m->rows) c1 = m->rows;
   if (m->form == CANON_F32) product_float(CANON_F32, m, c0, c1, r);
   else if (m->form == CANON_F16) product_float(CANON_F16, m, c0, c1, r);
+  else if (m->form == CANON_FP8) product_blocks(m, c0, c1, r);
   else product_float(CANON_BF16, m, c0, c1, r);
 }
 

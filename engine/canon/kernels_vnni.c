@@ -8,7 +8,8 @@
 static void product(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
   if (m->group == 0) canon_kernels_avx512()->product(m, tile, tiles, r);
   else if (m->form == CANON_INT4) int4(m, tile, tiles, r);
-  else int8(m, tile, tiles, r);
+  else if (m->form == CANON_INT8) int8(m, tile, tiles, r);
+  else mxfp4(m, tile, tiles, r);
 }
 
 static canon_kernels table;

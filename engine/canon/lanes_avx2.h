@@ -30,6 +30,18 @@ static inline vf v_from_bf16(const uint16_t *p) {
 }
 static inline vf v_from_f16_n(const uint16_t *p, int n) { uint16_t t[8] = {0}; memcpy(t, p, (size_t)n * 2); return v_from_f16(t); }
 static inline vf v_from_bf16_n(const uint16_t *p, int n) { uint16_t t[8] = {0}; memcpy(t, p, (size_t)n * 2); return v_from_bf16(t); }
+// Through binary16, whose exponent is 8 larger: exact, denormals included. No weight is NaN.
+static inline vf v_from_e4m3_bits(uint64_t b) {
+  __m128i v = _mm_cvtepu8_epi16(_mm_cvtsi64_si128((long long)b));
+  v = _mm_or_si128(_mm_slli_epi16(_mm_and_si128(v, _mm_set1_epi16(0x7f)), 7), _mm_slli_epi16(_mm_and_si128(v, _mm_set1_epi16(0x80)), 8));
+  return _mm256_mul_ps(_mm256_cvtph_ps(v), _mm256_set1_ps(0x1p8f));
+}
+static inline vf v_from_e4m3(const uint8_t *p) { uint64_t b; memcpy(&b, p, 8); return v_from_e4m3_bits(b); }
+static inline vf v_from_e4m3_n(const uint8_t *p, int n) { uint64_t b = 0; memcpy(&b, p, (size_t)n); return v_from_e4m3_bits(b); }
+static inline vf v_from_e8m0(const uint8_t *p) {
+  __m256i v = _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)), 23);
+  return _mm256_castsi256_ps(_mm256_max_epi32(v, _mm256_set1_epi32(0x400000)));
+}
 static inline void v_to_f16(uint16_t *p, vf v) { _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT)); }
 static inline float v_halves(__m256 s) {
   __m128 a = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));   // (l, l+4)

@@ -30,6 +30,18 @@ static inline vf v_from_bf16(const uint16_t *p) {
 static inline vf v_from_bf16_n(const uint16_t *p, int n) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(v_mask(n), p)), 16));
 }
+// Through binary16, whose exponent is 8 larger: exact, denormals included. No weight is NaN.
+static inline vf v_from_e4m3_bytes(__m128i b) {
+  __m256i v = _mm256_cvtepu8_epi16(b);
+  v = _mm256_or_si256(_mm256_slli_epi16(_mm256_and_si256(v, _mm256_set1_epi16(0x7f)), 7), _mm256_slli_epi16(_mm256_and_si256(v, _mm256_set1_epi16(0x80)), 8));
+  return _mm512_mul_ps(_mm512_cvtph_ps(v), _mm512_set1_ps(0x1p8f));
+}
+static inline vf v_from_e4m3(const uint8_t *p) { return v_from_e4m3_bytes(_mm_loadu_si128((const __m128i *)p)); }
+static inline vf v_from_e4m3_n(const uint8_t *p, int n) { return v_from_e4m3_bytes(_mm_maskz_loadu_epi8(v_mask(n), p)); }
+static inline vf v_from_e8m0(const uint8_t *p) {
+  __m512i v = _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)), 23);
+  return _mm512_castsi512_ps(_mm512_max_epi32(v, _mm512_set1_epi32(0x400000)));
+}
 static inline void v_to_f16(uint16_t *p, vf v) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT)); }
 static inline float v_halves(__m256 s) {
   __m128 a = _mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1));   // (l, l+4)

@@ -25,6 +25,8 @@ static inline vf v_from_f16(const uint16_t *p) { return canon_from_f16(*p); }
 static inline vf v_from_f16_n(const uint16_t *p, int n) { (void)n; return canon_from_f16(*p); }
 static inline vf v_from_bf16(const uint16_t *p) { return canon_from_bf16(*p); }
 static inline vf v_from_bf16_n(const uint16_t *p, int n) { (void)n; return canon_from_bf16(*p); }
+static inline vf v_from_e4m3(const uint8_t *p) { return canon_from_e4m3(*p); }
+static inline vf v_from_e4m3_n(const uint8_t *p, int n) { (void)n; return canon_from_e4m3(*p); }
 static inline void v_to_f16(uint16_t *p, vf v) { *p = canon_to_f16(v); }
 static inline float v_tree(vf acc[32]) { return canon_tree(acc); }
 typedef uint64_t vx;

@@ -18,11 +18,13 @@ enum { AHEAD = 2048 };
 static inline vf v_load_form(const int form, const uint8_t *p, int64_t i) {
   if (form == CANON_F32) return v_load((const float *)p + i);
   if (form == CANON_F16) return v_from_f16((const uint16_t *)p + i);
+  if (form == CANON_FP8) return v_from_e4m3(p + i);
   return v_from_bf16((const uint16_t *)p + i);
 }
 static inline vf v_load_form_n(const int form, const uint8_t *p, int64_t i, int n) {
   if (form == CANON_F32) return v_load_n((const float *)p + i, n);
   if (form == CANON_F16) return v_from_f16_n((const uint16_t *)p + i, n);
+  if (form == CANON_FP8) return v_from_e4m3_n(p + i, n);
   return v_from_bf16_n((const uint16_t *)p + i, n);
 }
 

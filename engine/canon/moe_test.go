@@ -10,7 +10,11 @@ import (
 type block struct{ gate, up, down Source }
 
 func newBlock(r *rand.Rand, form Form, hidden, inner, group int) block {
-	return block{weight(r, form, inner, hidden, group, F16), weight(r, form, inner, hidden, group, F16), weight(r, form, hidden, inner, group, F16)}
+	scale := F16
+	if form == MXFP4 {
+		scale = E8M0
+	}
+	return block{weight(r, form, inner, hidden, group, scale), weight(r, form, inner, hidden, group, scale), weight(r, form, hidden, inner, group, scale)}
 }
 
 // forward is the block by the scalar rules.
@@ -37,7 +41,7 @@ func TestMoEEqualsTheRule(t *testing.T) {
 	for _, c := range []struct {
 		form                         Form
 		hidden, inner, shared, group int
-	}{{Int4, 96, 32, 96, 32}, {Int4, 160, 160, 0, 64}, {Int8, 64, 144, 32, 128}, {F32, 48, 40, 24, 0}, {Int4, 64, 48, 80, 32}} {
+	}{{Int4, 96, 32, 96, 32}, {Int4, 160, 160, 0, 64}, {Int8, 64, 144, 32, 128}, {F32, 48, 40, 24, 0}, {Int4, 64, 48, 80, 32}, {Int4, 96, 48, 32, 16}, {FP8, 48, 40, 24, 16}, {MXFP4, 64, 96, 32, 32}} {
 		const experts, k, rows = 6, 3, 40
 		r := rand.New(rand.NewPCG(9, uint64(c.hidden)))
 		var blocks []block

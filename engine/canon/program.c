@@ -76,6 +76,7 @@ static int add_rope(canon_program *p, canon_op op) {
 int canon_program_add(canon_program *p, const canon_op *op) {
   switch (op->kind) {
     case CANON_OP_MATMUL:
+      canon_halves(p, &op->m);
       if (!independent(p, op)) {                    // an empty run of row operations separates the two phases
         canon_op none = {.kind = -1};
         if (place(p, &none, PHASE_ROWS, op->dst.logits)) return 1;
@@ -122,18 +123,19 @@ static void *take(uint8_t *base, int64_t *at, int64_t bytes) {
   return out;
 }
 
-static void take_codes(canon_codes *c, uint8_t *base, int64_t *at, int64_t rows, int64_t bytes, int64_t groups) {
+static void take_codes(canon_codes *c, uint8_t *base, int64_t *at, int64_t rows, int64_t bytes, int64_t groups, int32_t halves) {
   c->q = take(base, at, rows * bytes);
   c->scale = take(base, at, rows * groups * 4);
   c->less8 = take(base, at, rows * groups * 4);
+  c->half = halves ? take(base, at, rows * groups * 4) : 0;
 }
 
 // Lays scratch memory out from base; with a null base it only measures.
 static int64_t lay(canon_program *p, uint8_t *base) {
   int64_t at = 0, rows = p->rows, slots[2] = {rows, p->slots};
-  take_codes(&p->codes, base, &at, rows, p->code_bytes, p->code_groups);
+  take_codes(&p->codes, base, &at, rows, p->code_bytes, p->code_groups, p->halves);
   for (int i = 0; i < 2; i++) {
-    take_codes(&p->inner[i], base, &at, slots[i], p->inner_bytes[i], p->inner_groups[i]);
+    take_codes(&p->inner[i], base, &at, slots[i], p->inner_bytes[i], p->inner_groups[i], p->halves);
     p->inner_float[i] = take(base, &at, slots[i] * p->inner_floats[i] * 4);
   }
   p->routed_out = take(base, &at, p->slots * p->routed_floats * 4);
@@ -193,7 +195,7 @@ void canon_fault(canon_program *p, int32_t logits, int32_t row, int32_t kind, in
 
 int32_t canon_tiles_per_chunk(const canon_matrix *m, int32_t rows, int32_t threads) {
   int64_t tiles = (m->rows + 15) / 16, inputs = m->cols * (int64_t)16;
-  int64_t picoseconds = inputs * (m->form == CANON_INT4 ? 30 : m->form == CANON_INT8 ? 60 : 120) + inputs * rows * (m->group ? 25 : 120);
+  int64_t picoseconds = inputs * (m->form == CANON_INT4 || m->form == CANON_MXFP4 ? 30 : canon_form_bytes(m->form) == 1 ? 60 : 120) + inputs * rows * (m->group ? 25 : 120);
   int64_t n = 2000000 / (picoseconds + 1), most = tiles / (threads * 4);
   n = n < most ? n : most;
   return (int32_t)(n < 1 ? 1 : n);

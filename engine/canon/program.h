@@ -36,6 +36,7 @@ struct canon_program {
 
   // Sizes that scratch must have.
   int64_t code_bytes, code_groups;      // quantised inputs
+  int32_t halves;                       // some matrix has 16 inputs a scale
   int64_t inner_bytes[2], inner_groups[2], inner_floats[2];  // between up and down: shared, routed
   int64_t routed_floats;                // outputs of routed experts, one row a (row, rank)
   int64_t experts, slots;
@@ -72,6 +73,7 @@ void canon_ffn_needs(canon_program *p, const canon_op *op);
 void canon_attend_needs(canon_program *p, const canon_op *op);
 
 static inline int32_t canon_rows_of(const canon_program *p, int32_t logits) { return logits ? p->step->logit_rows : p->step->rows; }
+static inline void canon_halves(canon_program *p, const canon_matrix *m) { p->halves |= m->group != m->sub; }
 static inline int64_t canon_at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int32_t canon_padded(int32_t n, int32_t group) { return group ? (n + group - 1) / group * group : n; }
 // The part of a page that belongs to one layer of the cache.

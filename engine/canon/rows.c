@@ -175,7 +175,8 @@ static void row_op(canon_program *p, const canon_op *op, int32_t row, int32_t th
     }
     case CANON_OP_QUANTISE: {
       int64_t stride = canon_padded(op->src.width, op->i[0]), groups = stride / op->i[0];
-      k->quantise(src, op->src.width, op->i[0], p->codes.q + row * stride, p->codes.scale + row * groups, p->codes.less8 + row * groups);
+      k->quantise(src, op->src.width, op->i[0], p->codes.q + row * stride, p->codes.scale + row * groups, p->codes.less8 + row * groups,
+                     p->codes.half ? p->codes.half + row * groups : 0);
       return;
     }
     case CANON_OP_ROPE: rotate(p, op, row); return;

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "canon.h"
 #include "engine.h"
+#include "source.h"
 
 void canon_rule_elementary(int32_t function, const float *x, float *y, int64_t n) {
   for (int64_t i = 0; i < n; i++) switch (function) {
@@ -20,32 +21,29 @@ void canon_rule_quantise(const float *x, int32_t n, int32_t group, int8_t *q, fl
   for (int32_t g = 0; g * group < n; g++) canon_quantise(x + g * group, n - g * group < group ? n - g * group : group, q + g * group, scale + g, sum + g);
 }
 
-static float value(int32_t form, const uint8_t *p, int64_t i) {
-  if (form == CANON_F32) { float f; memcpy(&f, p + i * 4, 4); return f; }
-  uint16_t h;
-  memcpy(&h, p + i * 2, 2);
-  return form == CANON_F16 ? canon_from_f16(h) : canon_from_bf16(h);
-}
-
-int canon_rule_product(int32_t form, int32_t scale_form, int32_t cols, int32_t group, int32_t row, const uint8_t *codes, const uint8_t *scales, const float *x, float *y) {
-  int32_t stored = group, most = cols + 128;
-  if (group != 32 && group != 64) group = 128;
-  int32_t per_row = stored ? (cols + stored - 1) / stored : 0;
-  float *w = malloc((size_t)most * (3 * sizeof(float) + sizeof(int16_t) + 1 + sizeof(int32_t)));
+int canon_rule_product(const canon_matrix *m, int32_t row, const uint8_t *codes, const uint8_t *scales, const uint8_t *offsets, int32_t per_row, const float *x, float *y) {
+  int32_t most = m->cols + 128;
+  float *w = calloc((size_t)most, 4 * sizeof(float) + sizeof(int16_t) + 1 + sizeof(int32_t));
   if (!w) return -1;
-  float *sw = w + most, *sx = sw + most;
+  float *sw = w + most, *mw = sw + most, *sx = mw + most;
   int32_t *sum = (int32_t *)(sx + most);
   int16_t *c = (int16_t *)(sum + most);
   int8_t *q = (int8_t *)(c + most);
-  if (form == CANON_INT4 || form == CANON_INT8) {
-    for (int32_t i = 0; i < cols; i++)
-      c[i] = form == CANON_INT4 ? (int16_t)((codes[(int64_t)row * ((cols + 1) / 2) + i / 2] >> (i & 1) * 4 & 15) - 8) : (int16_t)(codes[(int64_t)row * cols + i] - 128);
-    for (int32_t g = 0; g * group < cols; g++) sw[g] = value(scale_form, scales, (int64_t)row * per_row + (stored == group ? g : 0));
-    canon_rule_quantise(x, cols, group, q, sx, sum);
-    *y = canon_qdot(c, sw, q, sx, cols, group);
+  if (m->group) {
+    for (int32_t i = 0; i < m->cols; i++) {
+      int64_t at = source_scale_at(m, row, i, per_row);
+      c[i] = (int16_t)source_integer(m, source_code(m, codes, row, i), m->offset == CANON_OFFSET_ZEROS ? offsets[at] : 0);
+      sw[i / m->sub] = source_scale(m, scales, at);
+      if (m->offset == CANON_OFFSET_MINIMA) mw[i / m->sub] = source_value(m->scale_form, offsets, at);
+    }
+    canon_rule_quantise(x, m->cols, m->group, q, sx, sum);
+    *y = canon_qdot(c, sw, m->offset == CANON_OFFSET_MINIMA ? mw : 0, q, sx, m->cols, m->group, m->sub);
   } else {
-    for (int32_t i = 0; i < cols; i++) w[i] = value(form, codes, (int64_t)row * cols + i);
-    *y = canon_dot(w, x, cols);
+    for (int32_t i = 0; i < m->cols; i++) {
+      w[i] = source_value(m->form, codes, (int64_t)row * m->cols + i);
+      if (m->form == CANON_FP8) sw[i / m->block_cols] = source_value(m->scale_form, scales, source_scale_at(m, row, i, per_row));
+    }
+    *y = m->form == CANON_FP8 ? canon_block_dot(w, sw, x, m->cols, m->block_cols) : canon_dot(w, x, m->cols);
   }
   free(w);
   return 0;

@@ -45,17 +45,17 @@ func RuleQuantise(x []float32, group int) (q []int8, scale []float32, sum []int3
 	return q, scale, sum
 }
 
-// RuleProduct is one output of src: rule 2 for integer forms, rule 3 for float forms, no bias.
+// RuleProduct is one output of src: rule 2 for integer forms, rule 3 for the others, no bias.
 func RuleProduct(src Source, row int, x []float32) (float32, error) {
-	if _, _, err := src.layout(0); err != nil {
+	m, _, err := src.layout(0)
+	if err != nil {
 		return 0, err
 	}
 	if row < 0 || row >= src.Rows || len(x) != src.Cols {
 		return 0, fmt.Errorf("canon: rule: row %d of [%d, %d] with %d inputs", row, src.Rows, src.Cols, len(x))
 	}
 	var y C.float
-	if C.canon_rule_product(C.int32_t(src.Form), C.int32_t(src.ScaleForm), C.int32_t(src.Cols), C.int32_t(src.Group), C.int32_t(row),
-		(*C.uint8_t)(unsafe.SliceData(src.Codes)), (*C.uint8_t)(unsafe.SliceData(src.Scales)), floats(x), &y) != 0 {
+	if C.canon_rule_product(&m, C.int32_t(row), octets(src.Codes), octets(src.Scales), octets(src.offsets()), C.int32_t(src.perRow()), floats(x), &y) != 0 {
 		return 0, fmt.Errorf("canon: rule: out of memory")
 	}
 	return float32(y), nil

@@ -95,7 +95,7 @@ func normals(r *rand.Rand, n int, size float64) []float32 {
 // weight returns random weights of one form; scales, where there are any, in scaleForm.
 func weight(r *rand.Rand, form Form, rows, cols, group int, scaleForm Form) Source {
 	s := Source{Name: fmt.Sprintf("%v[%d,%d]/%d", form, rows, cols, group), Form: form, Rows: rows, Cols: cols}
-	if !form.Quantised() {
+	if !form.Quantised() && form != FP8 {
 		s.Codes = bytesOf(form, normals(r, rows*cols, 0.05))
 		return s
 	}
@@ -108,12 +108,56 @@ func weight(r *rand.Rand, form Form, rows, cols, group int, scaleForm Form) Sour
 		} else if i%11 == 0 {
 			s.Codes[i] = 255
 		}
+		if form == FP8 && s.Codes[i]&127 == 127 {
+			s.Codes[i]-- // the largest value, 448
+		}
 	}
-	scales := make([]float32, rows*((cols+group-1)/group))
-	for i := range scales {
-		scales[i] = float32(0.001 + 0.02*r.Float64())
+	s.Scales = scales(r, rows*s.perRow(), scaleForm)
+	return s
+}
+
+// scales are small positive numbers; those in E8M0 run over all that the form has.
+func scales(r *rand.Rand, n int, form Form) []byte {
+	if form == E8M0 {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(r.IntN(255))
+			if i%3 > 0 {
+				b[i] = byte(118 + r.IntN(6))
+			}
+		}
+		return b
 	}
-	s.Scales = bytesOf(scaleForm, scales)
+	v := make([]float32, n)
+	for i := range v {
+		v[i] = float32(0.001 + 0.02*r.Float64())
+	}
+	return bytesOf(form, v)
+}
+
+// withZeros gives each scale of an integer weight a zero point; the extremes are among them.
+func withZeros(r *rand.Rand, s Source) Source {
+	s.Zeros = make([]byte, s.Rows*s.perRow())
+	for i := range s.Zeros {
+		s.Zeros[i] = byte(r.IntN(1<<s.Form.Bits() + 1 - s.Form.Bits()/8))
+	}
+	s.Name += "+zeros"
+	return s
+}
+
+// withMinima gives each scale of an integer weight a float minimum of either sign.
+func withMinima(r *rand.Rand, s Source) Source {
+	s.Minima = bytesOf(s.ScaleForm, normals(r, s.Rows*s.perRow(), 0.1))
+	s.Name += "+minima"
+	return s
+}
+
+// blocks gives an fp8 weight one scale for each block of rows and inputs.
+func blocks(r *rand.Rand, rows, cols, height, width int, form Form) Source {
+	s := weight(r, FP8, rows, cols, width, form)
+	s.GroupRows = height
+	s.Name = fmt.Sprintf("%s blocks of [%d,%d]", s.Name, height, width)
+	s.Scales = scales(r, (rows+height-1)/height*s.perRow(), form)
 	return s
 }
 

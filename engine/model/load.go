@@ -61,10 +61,7 @@ func (l *loader) source(module string, rows, cols int, s *weights.Scratch) (cano
 		return source, err
 	}
 	l.read.Store(module, nil)
-	form := source.Form.String()
-	if source.Form.Quantised() {
-		form = fmt.Sprintf("%s g%d", form, source.Group)
-	}
+	form := source.Kind()
 	if l.dequantised && source.Form != canon.F32 {
 		if source, err = canon.Dequantised(source); err != nil {
 			return source, err
