@@ -15,7 +15,7 @@ import (
 
 // Config says how a model is opened. The zero value of a field means its default.
 type Config struct {
-	Dir         string       // model folder; required
+	Dir         string       // model folder or GGUF file; required
 	Threads     int          // C worker threads; 0 = physical cores available to the process
 	ISA         string       // "", portable, avx2, avx512, vnni, amx; "" = best this machine has (COVEY_ISA is read by callers)
 	KV          string       // f16 (default), bf16 or f32

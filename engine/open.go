@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -70,15 +69,12 @@ func (c Config) withDefaults() Config {
 }
 
 func (e *Engine) open(ctx context.Context, c Config, checkpoint *weights.Checkpoint, progress func(done, total int64)) error {
-	root, err := os.OpenRoot(c.Dir)
-	if err != nil {
+	files := checkpoint.FS()
+	var err error
+	if e.tokenizer, err = tokenizer.LoadFS(files, "tokenizer.json"); err != nil {
 		return err
 	}
-	defer root.Close()
-	if e.tokenizer, err = tokenizer.LoadFS(root.FS(), "tokenizer.json"); err != nil {
-		return err
-	}
-	if e.template, err = chat.LoadFS(root.FS()); err != nil && !errors.Is(err, chat.ErrNoTemplate) {
+	if e.template, err = chat.LoadFS(files); err != nil && !errors.Is(err, chat.ErrNoTemplate) {
 		return err
 	}
 	if e.defaults, err = readDefaults(checkpoint); err != nil {

@@ -2,24 +2,28 @@ package main
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"covey/daemon"
 	"covey/engine"
 	"covey/engine/tokenizer"
+	"covey/engine/weights"
 )
 
 // bundled is the folder of the model that comes with Covey.
 const bundled = "models/smollm2-moe-32x"
 
-// modelFolder returns the named folder, or finds the bundled model beside the working directory, the executable or the
-// executable's parent folder.
+// modelFolder returns the named folder or GGUF file, or finds the bundled model beside the working directory, the
+// executable or the executable's parent folder.
 func modelFolder(named string) (string, error) {
 	if named != "" {
-		if info, err := os.Stat(named); err != nil || !info.IsDir() {
-			return named, &daemon.Error{Kind: daemon.KindInput, Code: "model", Message: named + " is not a model folder", Hint: "give a folder with config.json, tokenizer.json and safetensors files", Err: err}
+		if info, err := os.Stat(named); err != nil || !info.IsDir() && filepath.Ext(named) != ".gguf" {
+			return named, &daemon.Error{Kind: daemon.KindInput, Code: "model", Message: named + " is not a model folder", Hint: "give a folder with config.json, tokenizer.json and safetensors files, or a GGUF file", Err: err}
 		}
 		return named, nil
 	}
@@ -66,8 +70,21 @@ func openTokenizer(model string) (*tokenizer.Tokenizer, error) {
 		return nil, err
 	}
 	tok, err := tokenizer.Load(filepath.Join(dir, "tokenizer.json"))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) { // it may be inside the model's own file
+		tok, err = innerTokenizer(dir)
+	}
 	if err != nil {
 		return nil, inputError("model", "choose a folder with tokenizer.json", "reading the tokenizer", err)
 	}
 	return tok, nil
+}
+
+// innerTokenizer loads the tokenizer of a checkpoint that holds it within its tensor files.
+func innerTokenizer(path string) (*tokenizer.Tokenizer, error) {
+	checkpoint, err := weights.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer checkpoint.Close()
+	return tokenizer.LoadFS(checkpoint.FS(), "tokenizer.json")
 }

@@ -225,22 +225,17 @@ func examineModel(o Options) (f Finding, size int64) {
 	}
 	checkpoint, err := weights.Open(o.Model)
 	if err != nil {
-		return fail(err, "choose a folder with config.json, tokenizer.json and safetensors files, or fetch the broken file again")
+		return fail(err, "choose a folder with config.json, tokenizer.json and safetensors files, or a GGUF file, or fetch the broken file again")
 	}
 	defer checkpoint.Close()
 	spec, err := model.ReadSpec(checkpoint)
 	if err != nil {
 		return fail(err, "choose a model of a supported architecture")
 	}
-	if _, err := tokenizer.Load(filepath.Join(o.Model, "tokenizer.json")); err != nil {
+	if _, err := tokenizer.LoadFS(checkpoint.FS(), "tokenizer.json"); err != nil {
 		return fail(err, "fetch the model's tokenizer.json again")
 	}
-	entries, _ := os.ReadDir(o.Model)
-	for _, e := range entries {
-		if info, err := e.Info(); err == nil && strings.HasSuffix(e.Name(), ".safetensors") && strings.HasPrefix(e.Name(), "model") {
-			size += info.Size()
-		}
-	}
+	size = checkpoint.Bytes()
 	f.Detail = fmt.Sprintf("%s: %s, %d layers, %s of weights, context %d", filepath.Base(o.Model), spec.Architecture, spec.Layers, bytes(size), spec.Context)
 	return f, size
 }

@@ -13,28 +13,28 @@ import (
 // scanner finds the end of a match that begins at text[i]; i = no match.
 type scanner func(text string, i int) int
 
-// The patterns that have a scanner, as the files spell them.
+// Split patterns of well-known families, which have a scanner, as the files spell them.
 const (
-	patternGPT2     = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
-	patternLlama3   = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	patternQwen2    = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	patternO200k    = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	patternNumbers3 = `\p{N}{1,3}`
-	patternCJK      = `[一-龥぀-ゟ゠-ヿ]+`
-	patternDeepSeek = `[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_` + "`" + `{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	PatternGPT2     = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+	PatternLlama3   = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	PatternQwen2    = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	PatternO200k    = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	PatternNumbers3 = `\p{N}{1,3}`
+	PatternCJK      = `[一-龥぀-ゟ゠-ヿ]+`
+	PatternDeepSeek = `[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_` + "`" + `{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
 // scanners by pattern.
 var scanners = map[string]scanner{
-	patternGPT2:     scanGPT2,
-	patternLlama3:   func(text string, i int) int { return scanLlama3(text, i, 3) },
-	patternQwen2:    func(text string, i int) int { return scanLlama3(text, i, 1) },
-	patternO200k:    scanO200k,
-	patternNumbers3: func(text string, i int) int { return atMost(text, i, number, 3) },
-	patternCJK:      scanCJK,
-	patternDeepSeek: scanDeepSeek,
+	PatternGPT2:     scanGPT2,
+	PatternLlama3:   func(text string, i int) int { return scanLlama3(text, i, 3) },
+	PatternQwen2:    func(text string, i int) int { return scanLlama3(text, i, 1) },
+	PatternO200k:    scanO200k,
+	PatternNumbers3: func(text string, i int) int { return atMost(text, i, number, 3) },
+	PatternCJK:      scanCJK,
+	PatternDeepSeek: scanDeepSeek,
 
-	strings.Replace(patternDeepSeek, `"`, `\"`, 1): scanDeepSeek, // the same set, with a quote that is escaped
+	strings.Replace(PatternDeepSeek, `"`, `\"`, 1): scanDeepSeek, // the same set, with a quote that is escaped
 }
 
 // run is the end of the longest run from text[i] of characters whose class meets set.

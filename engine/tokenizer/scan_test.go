@@ -104,7 +104,7 @@ func TestScannersFindWhatTheirPatternsFind(t *testing.T) {
 }
 
 func TestLongSFollowsAnApostropheAsAnS(t *testing.T) {
-	got := texts("it'ſ so", cuts(t, scanned(scanners[patternLlama3]), "it'ſ so"))
+	got := texts("it'ſ so", cuts(t, scanned(scanners[PatternLlama3]), "it'ſ so"))
 	if want := []string{"it", "'ſ", " so"}; strings.Join(got, "|") != strings.Join(want, "|") {
 		t.Errorf("got %q, want %q", got, want)
 	}

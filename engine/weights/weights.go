@@ -85,6 +85,7 @@ type Tensor struct {
 	file  *file
 	begin int64 // absolute byte in the file
 	size  int64
+	heads int64 // rows are interleaved within so many heads (gguf.Place); 0 = they are not
 }
 
 // Bytes is the stored length of the tensor.
@@ -120,19 +121,22 @@ type Tensors struct {
 type Checkpoint struct {
 	Tensors
 	config []byte
-	scheme *scheme // nil = nothing is quantised
+	side   map[string]func() ([]byte, error) // side files made from the tensor files; nil = they are files of the folder
+	scheme *scheme                           // nil = nothing is quantised
 	hash   string
 }
 
-// Open reads the configuration and the tensor table of the model folder dir: config.json, and either
-// model.safetensors or the shards that model.safetensors.index.json names. No tensor is read. The caller closes it.
-func Open(dir string) (*Checkpoint, error) {
+// Open reads the configuration and the tensor table of the model at path: a GGUF file, or a folder with config.json and
+// either model.safetensors or the shards that model.safetensors.index.json names, or a folder with one GGUF checkpoint. No
+// tensor is read. The caller closes it.
+func Open(path string) (*Checkpoint, error) {
+	dir, name := splitPath(path)
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, fmt.Errorf("weights: opening model folder: %w", err)
 	}
 	c := &Checkpoint{Tensors: Tensors{root: root, byName: map[string]Tensor{}}}
-	if err := c.open(); err != nil {
+	if err := c.open(name); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
@@ -151,10 +155,31 @@ func OpenTensors(dir, name string) (*Tensors, error) {
 	return t, nil
 }
 
-func (c *Checkpoint) open() error {
+// open fills the checkpoint from the GGUF file called name, or from what the folder holds if name is "".
+func (c *Checkpoint) open(name string) error {
+	var err error
+	if name == "" && !c.hasSafetensors() {
+		if name, err = findGGUF(c.root); err != nil {
+			return err
+		}
+	}
+	if name != "" {
+		err = c.openGGUF(name)
+	} else {
+		err = c.openFolder()
+	}
+	if err != nil {
+		return err
+	}
+	c.hash, err = c.fingerprint()
+	return err
+}
+
+// openFolder reads a folder with config.json and safetensors files.
+func (c *Checkpoint) openFolder() error {
 	config, err := c.File("config.json", MaxConfig)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w; point at a folder with a safetensors checkpoint", err)
+		return fmt.Errorf("%w; point at a folder with a safetensors checkpoint, or at a GGUF file", err)
 	}
 	if err != nil {
 		return err
@@ -163,16 +188,24 @@ func (c *Checkpoint) open() error {
 	if err := c.openTensors(); err != nil {
 		return err
 	}
-	if c.scheme, err = readScheme(config); err != nil {
-		return err
-	}
-	c.hash, err = c.fingerprint()
+	c.scheme, err = readScheme(config)
 	return err
+}
+
+// Names of the tensor files of a folder.
+const single, index = "model.safetensors", "model.safetensors.index.json"
+
+func (c *Checkpoint) hasSafetensors() bool {
+	for _, name := range []string{single, index} {
+		if _, err := c.root.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+	}
+	return false
 }
 
 // openTensors opens the tensor files and fills the table.
 func (c *Checkpoint) openTensors() error {
-	const single, index = "model.safetensors", "model.safetensors.index.json"
 	_, err := c.root.Lstat(index)
 	switch {
 	case err == nil:
@@ -216,30 +249,6 @@ func (c *Checkpoint) Config() []byte { return c.config }
 // milliseconds; it is an identity, not a proof against deliberate tampering.
 func (c *Checkpoint) Hash() string { return c.hash }
 
-// File reads a whole side file of at most limit bytes. A missing file gives an error that matches fs.ErrNotExist.
-func (c *Checkpoint) File(name string, limit int64) ([]byte, error) {
-	f, err := openFile(c.root, name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("weights: reading %s: %w", name, err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, &FormatError{File: name, Offset: -1, Problem: "not a regular file", Remedy: "replace it by a plain file"}
-	}
-	if info.Size() > limit {
-		return nil, &FormatError{File: name, Offset: -1, Problem: fmt.Sprintf("%d bytes, more than the %d allowed", info.Size(), limit), Remedy: again}
-	}
-	data := make([]byte, info.Size())
-	if _, err := io.ReadFull(f, data); err != nil {
-		return nil, fmt.Errorf("weights: reading %s: %w", name, err)
-	}
-	return data, nil
-}
-
 // openFile opens a file of the folder. A link out of it is refused: a checkpoint must not be able to name other files.
 // Neither is anything but a plain file opened: a pipe would wait for a writer for ever.
 func openFile(root *os.Root, name string) (*os.File, error) {
@@ -281,11 +290,13 @@ func (t *Tensors) Tensor(name string) (Tensor, bool) {
 func (c *Checkpoint) fingerprint() (string, error) {
 	h := newFingerprint()
 	h.part("config.json", c.config)
-	tokenizer, err := c.File("tokenizer.json", 1<<30)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
+	if c.side == nil { // side files that come from the tensor files are covered by those
+		tokenizer, err := c.readFile("tokenizer.json", 1<<30)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		h.part("tokenizer.json", tokenizer)
 	}
-	h.part("tokenizer.json", tokenizer)
 	const blocks, block = 64, 4096
 	buf := make([]byte, block)
 	for _, f := range c.files {

@@ -1,0 +1,189 @@
+package weights
+
+// GGUF checkpoints: one file, or the parts NAME-00001-of-00009.gguf of a split one. Package gguf tells what is in them in
+// the words of a folder with config.json; here that becomes tensors and side files. The side files exist in memory only and
+// are made when they are asked for.
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"covey/engine/gguf"
+)
+
+// extension is that of GGUF files.
+const extension = ".gguf"
+
+// part matches the name of a file of a split checkpoint.
+var part = regexp.MustCompile(`^(.*)-(\d{5})-of-(\d{5})\.gguf$`)
+
+// findGGUF looks for the one GGUF checkpoint of a folder and returns the name of its (first) file; "" when there is none.
+func findGGUF(root *os.Root) (string, error) {
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return "", fmt.Errorf("weights: reading the model folder: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), extension) {
+			continue
+		}
+		if m := part.FindStringSubmatch(e.Name()); m == nil || m[2] == "00001" {
+			names = append(names, e.Name())
+		}
+	}
+	switch {
+	case len(names) == 0:
+		return "", nil
+	case len(names) > 1:
+		return "", &FormatError{File: names[1], Offset: -1, Problem: "the folder holds another checkpoint, " + abbreviate(names[0], longestName), Remedy: "point at the file itself"}
+	}
+	return names[0], nil
+}
+
+// openGGUF fills the checkpoint from the file called name, and from its other parts where it is split.
+func (c *Checkpoint) openGGUF(name string) error {
+	names := []string{name}
+	if m := part.FindStringSubmatch(name); m != nil {
+		count, err := strconv.Atoi(m[3])
+		if err != nil || count < 1 || count > MaxShards {
+			return &FormatError{File: name, Offset: -1, Problem: fmt.Sprintf("one of %s parts; 1 to %d are allowed", m[3], MaxShards), Remedy: again}
+		}
+		names = names[:0]
+		for i := range count {
+			names = append(names, fmt.Sprintf("%s-%05d-of-%05d%s", m[1], i+1, count, extension))
+		}
+	}
+	var head *gguf.File
+	var tensors []gguf.Tensor // of all parts, for the description
+	var parts [][]gguf.Tensor
+	for i, name := range names {
+		f, table, err := c.parseGGUF(name)
+		if err != nil {
+			return err
+		}
+		c.files = append(c.files, f)
+		if err := checkSplit(name, table, i, len(names)); err != nil {
+			return err
+		}
+		if i == 0 {
+			head = table
+		}
+		parts = append(parts, table.Tensors)
+		if tensors = append(tensors, table.Tensors...); len(tensors) > MaxTensors {
+			return &FormatError{File: name, Offset: -1, Problem: fmt.Sprintf("more than the %d tensors allowed", MaxTensors), Remedy: again}
+		}
+	}
+	description, err := gguf.Describe(head, tensors)
+	if err != nil {
+		return ggufError(names[0], err)
+	}
+	for i, list := range parts {
+		for _, t := range list {
+			places, err := description.Places(t, MaxTensors-len(c.byName))
+			if err != nil {
+				return ggufError(names[i], err)
+			}
+			for _, p := range places {
+				if other, twice := c.byName[p.Name]; twice {
+					return &FormatError{File: names[i], Tensor: t.Name, Offset: p.Offset, Problem: "also in " + other.file.name, Remedy: again}
+				}
+				c.byName[p.Name] = Tensor{Type: Type(t.Type), Shape: p.Shape, file: c.files[i], begin: p.Offset, size: p.Size, heads: p.Heads}
+			}
+		}
+	}
+	c.config = description.Config
+	c.side = map[string]func() ([]byte, error){
+		"config.json":            func() ([]byte, error) { return c.config, nil },
+		"tokenizer.json":         head.Tokenizer,
+		"tokenizer_config.json":  head.TokenizerConfig,
+		"generation_config.json": head.GenerationConfig,
+	}
+	for side, content := range c.side {
+		c.side[side] = func() ([]byte, error) {
+			text, err := content()
+			if err != nil {
+				return nil, ggufError(names[0], err)
+			}
+			return text, nil
+		}
+	}
+	return nil
+}
+
+// parseGGUF opens one file.
+func (c *Checkpoint) parseGGUF(name string) (*file, *gguf.File, error) {
+	handle, err := openFile(c.root, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := handle.Stat()
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("weights: reading %s: %w", name, err), handle.Close())
+	}
+	table, err := gguf.Parse(handle, info.Size())
+	if err != nil {
+		return nil, nil, errors.Join(ggufError(name, err), handle.Close())
+	}
+	return &file{name: name, handle: handle, size: info.Size(), header: table.Digest[:], data: min(table.Data, info.Size())}, table, nil
+}
+
+// checkSplit holds a part to what it says of itself.
+func checkSplit(name string, table *gguf.File, index, count int) error {
+	number, _, err := table.Integer("split.no")
+	if err != nil {
+		return ggufError(name, err)
+	}
+	of, given, err := table.Integer("split.count")
+	if err != nil {
+		return ggufError(name, err)
+	}
+	if !given {
+		of = 1
+	}
+	if number != int64(index) || max(of, 1) != int64(count) {
+		return &FormatError{File: name, Offset: -1, Problem: fmt.Sprintf("is part %d of %d, but its name says part %d of %d", number+1, of, index+1, count), Remedy: "name the parts NAME-00001-of-00009.gguf and so on"}
+	}
+	return nil
+}
+
+// ggufError gives a refusal its file.
+func ggufError(name string, err error) error {
+	var refusal *gguf.Error
+	if !errors.As(err, &refusal) {
+		return fmt.Errorf("weights: %s: %w", name, err)
+	}
+	problem := refusal.Problem
+	if refusal.Key != "" {
+		problem = fmt.Sprintf("metadata %q: %s", abbreviate(refusal.Key, longestName), problem)
+	}
+	return &FormatError{File: name, Tensor: refusal.Tensor, Offset: refusal.Offset, Problem: problem, Remedy: "use a whole file of a supported model"}
+}
+
+// uninterleave undoes the interleaving of rows within heads (gguf.Place), from src to dst: rows of width bytes each.
+func uninterleave(dst, src []byte, heads, width int64) {
+	rows := int64(len(src)) / width
+	dim := rows / heads
+	for r := range rows {
+		within := r % dim
+		from := r - within + 2*within // row i of the first half is row 2i
+		if within >= dim/2 {
+			from = r - within + 2*(within-dim/2) + 1
+		}
+		copy(dst[r*width:(r+1)*width], src[from*width:])
+	}
+}
+
+// splitPath tells a GGUF file from a folder: the folder, and the file's name in it or "".
+func splitPath(path string) (dir, name string) {
+	if info, err := os.Stat(path); err == nil && !info.IsDir() && strings.HasSuffix(path, extension) {
+		return filepath.Dir(path), filepath.Base(path)
+	}
+	return path, ""
+}

@@ -1,0 +1,325 @@
+package weights
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"covey/engine/canon"
+)
+
+// ggufWriter writes small GGUF files as the format's description says, metadata and tensors in the order given.
+type ggufWriter struct {
+	entries, tensors, data bytes.Buffer
+	entryCount, count      uint64
+}
+
+func (w *ggufWriter) text(b *bytes.Buffer, s string) {
+	b.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(s))))
+	b.WriteString(s)
+}
+
+func (w *ggufWriter) put(key string, kind uint32, content any) {
+	w.entryCount++
+	w.text(&w.entries, key)
+	_ = binary.Write(&w.entries, binary.LittleEndian, kind)
+	if s, ok := content.(string); ok {
+		w.text(&w.entries, s)
+		return
+	}
+	if list, ok := content.([]string); ok {
+		_ = binary.Write(&w.entries, binary.LittleEndian, uint32(8))
+		_ = binary.Write(&w.entries, binary.LittleEndian, uint64(len(list)))
+		for _, s := range list {
+			w.text(&w.entries, s)
+		}
+		return
+	}
+	_ = binary.Write(&w.entries, binary.LittleEndian, content)
+}
+
+func (w *ggufWriter) number(key string, n uint32)     { w.put(key, 4, n) }
+func (w *ggufWriter) float(key string, x float32)     { w.put(key, 6, x) }
+func (w *ggufWriter) string(key, s string)            { w.put(key, 8, s) }
+func (w *ggufWriter) strings(key string, s ...string) { w.put(key, 9, s) }
+
+// tensor adds a tensor; dims innermost first.
+func (w *ggufWriter) tensor(name string, kind uint32, data []byte, dims ...uint64) {
+	w.count++
+	w.text(&w.tensors, name)
+	_ = binary.Write(&w.tensors, binary.LittleEndian, uint32(len(dims)))
+	_ = binary.Write(&w.tensors, binary.LittleEndian, dims)
+	_ = binary.Write(&w.tensors, binary.LittleEndian, kind)
+	_ = binary.Write(&w.tensors, binary.LittleEndian, uint64(w.data.Len()))
+	w.data.Write(data)
+	w.data.Write(make([]byte, -w.data.Len()&31))
+}
+
+func (w *ggufWriter) bytes() []byte {
+	out := append([]byte("GGUF"), words(3)...)
+	out = binary.LittleEndian.AppendUint64(out, w.count)
+	out = binary.LittleEndian.AppendUint64(out, w.entryCount)
+	out = append(append(out, w.entries.Bytes()...), w.tensors.Bytes()...)
+	out = append(out, make([]byte, -len(out)&31)...)
+	return append(out, w.data.Bytes()...)
+}
+
+// mixtralLike is a model of llama.cpp's architecture "llama" with two experts of inner width 2, hidden width 4, two query
+// heads and one key head of width 4, and a vocabulary of 3. Weights count up.
+func mixtralLike() *ggufWriter {
+	w := &ggufWriter{}
+	w.string("general.architecture", "llama")
+	for key, n := range map[string]uint32{"block_count": 1, "embedding_length": 4, "context_length": 32, "attention.head_count": 2,
+		"attention.head_count_kv": 1, "attention.key_length": 4, "attention.value_length": 4, "feed_forward_length": 2, "expert_count": 2,
+		"expert_used_count": 1, "rope.dimension_count": 4, "vocab_size": 3} {
+		w.number("llama."+key, n)
+	}
+	w.float("llama.attention.layer_norm_rms_epsilon", 1e-6)
+	w.float("llama.rope.freq_base", 1e6)
+	return w
+}
+
+// counting gives n floats: first, first+1, ...
+func counting(first, n int) []byte {
+	values := make([]float32, n)
+	for i := range values {
+		values[i] = float32(first + i)
+	}
+	return floats(values...)
+}
+
+func (w *ggufWriter) mixtralTensors() {
+	w.tensor("token_embd.weight", 0, counting(0, 12), 4, 3)
+	w.tensor("output_norm.weight", 0, counting(0, 4), 4)
+	w.tensor("blk.0.attn_q.weight", 0, counting(0, 32), 4, 8)
+	w.tensor("blk.0.attn_k.weight", 0, counting(0, 16), 4, 4)
+	w.tensor("blk.0.ffn_gate_exps.weight", 0, counting(100, 16), 4, 2, 2)
+	w.tensor("blk.0.ffn_down_exps.weight", 0, counting(200, 16), 2, 4, 2)
+}
+
+// moduleValues reads a module as f32.
+func moduleValues(t *testing.T, c *Checkpoint, module string, rows, cols int) []float32 {
+	t.Helper()
+	source, err := c.Source(module, rows, cols, new(Scratch))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return values(t, source)
+}
+
+func TestGGUFBecomesACheckpoint(t *testing.T) {
+	w := mixtralLike()
+	w.mixtralTensors()
+	dir := folder(t, map[string][]byte{"tiny.gguf": w.bytes()})
+	for _, path := range []string{dir, filepath.Join(dir, "tiny.gguf")} {
+		c, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for _, want := range []string{`"model_type": "mixtral"`, `"hidden_size": 4`, `"rms_norm_eps": 0.000001`, `"rope_theta": 1000000`, `"vocab_size": 3`, `"tie_word_embeddings": true`, `"num_local_experts": 2`} {
+			if !strings.Contains(string(c.Config()), want) {
+				t.Errorf("config.json lacks %s:\n%s", want, c.Config())
+			}
+		}
+		// Rows 2i and 2i+1 of a head in the file are rows i and D/2+i of the checkpoint: heads of 4 rows of 4.
+		if got, want := moduleValues(t, c, "model.layers.0.self_attn.q_proj", 8, 4), []float32{0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15, 16, 17, 18, 19, 24}; !slices.Equal(got[:21], want) {
+			t.Errorf("queries are %v, want %v...", got, want)
+		}
+		if got, want := moduleValues(t, c, "model.layers.0.self_attn.k_proj", 4, 4)[:8], []float32{0, 1, 2, 3, 8, 9, 10, 11}; !slices.Equal(got, want) {
+			t.Errorf("keys begin with %v, want %v", got, want)
+		}
+		if got, want := moduleValues(t, c, "model.layers.0.block_sparse_moe.experts.1.w1", 2, 4), []float32{108, 109, 110, 111, 112, 113, 114, 115}; !slices.Equal(got, want) {
+			t.Errorf("the gate of expert 1 is %v, want %v", got, want)
+		}
+		if got, want := moduleValues(t, c, "model.layers.0.block_sparse_moe.experts.0.w2", 4, 2), []float32{200, 201, 202, 203, 204, 205, 206, 207}; !slices.Equal(got, want) {
+			t.Errorf("down of expert 0 is %v, want %v", got, want)
+		}
+		if _, err := c.Source("model.layers.0.self_attn.v_proj", 4, 4, new(Scratch)); err == nil || !strings.Contains(err.Error(), `tensor "model.layers.0.self_attn.v_proj.weight": missing`) {
+			t.Errorf("a missing tensor: %v", err)
+		}
+		if _, err := c.File("tokenizer.json", 1<<20); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a file without a vocabulary gives %v", err)
+		}
+	}
+}
+
+func TestSplitGGUFIsReadWhole(t *testing.T) {
+	first, second := mixtralLike(), &ggufWriter{}
+	first.number("split.no", 0)
+	first.number("split.count", 2)
+	first.tensor("token_embd.weight", 0, counting(0, 12), 4, 3)
+	second.number("split.no", 1)
+	second.number("split.count", 2)
+	second.tensor("output_norm.weight", 0, counting(7, 4), 4)
+	dir := folder(t, map[string][]byte{"m-00001-of-00002.gguf": first.bytes(), "m-00002-of-00002.gguf": second.bytes()})
+	for _, path := range []string{dir, filepath.Join(dir, "m-00002-of-00002.gguf")} {
+		c, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		norm, err := c.Vector("model.norm.weight", 4)
+		if err != nil || norm[0] != 7 {
+			t.Errorf("the norm of the second part is %v, %v", norm, err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "m-00002-of-00002.gguf")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a missing part gives %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "m-00002-of-00002.gguf"), first.bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "m-00002-of-00002.gguf: is part 1 of 2, but its name says part 2 of 2") {
+		t.Errorf("the first part in place of the second: %v", err)
+	}
+}
+
+func TestBadGGUFCheckpointsAreRefused(t *testing.T) {
+	whole := func(change func(w *ggufWriter)) []byte {
+		w := mixtralLike()
+		change(w)
+		return w.bytes()
+	}
+	for _, test := range []struct {
+		name string
+		file []byte
+		want string
+	}{
+		{"other architecture", func() []byte { w := &ggufWriter{}; w.string("general.architecture", "mamba"); return w.bytes() }(), `"mamba" is not supported; supported: `},
+		{"no architecture", (&ggufWriter{}).bytes(), `metadata "general.architecture": missing`},
+		{"an adapter", whole(func(w *ggufWriter) { w.string("general.type", "adapter"); w.mixtralTensors() }), `only "model" is a whole model`},
+		{"unknown key", whole(func(w *ggufWriter) { w.mixtralTensors(); w.float("llama.attention.temperature_scale", 0.5) }), `metadata "llama.attention.temperature_scale": is not known`},
+		{"other rotary scaling", whole(func(w *ggufWriter) { w.mixtralTensors(); w.string("llama.rope.scaling.type", "longrope") }), `"longrope" is not supported`},
+		{"frequency factors", whole(func(w *ggufWriter) { w.mixtralTensors(); w.tensor("rope_freqs.weight", 0, counting(1, 2), 2) }), `tensor "rope_freqs.weight"`},
+		{"no embedding", whole(func(w *ggufWriter) {}), `tensor "token_embd.weight": missing`},
+		{"a bias that the architecture lacks", whole(func(w *ggufWriter) { w.mixtralTensors(); w.tensor("blk.0.attn_q.bias", 0, counting(0, 8), 8) }), `tensor "blk.0.attn_q.bias": this architecture has no such bias`},
+		{"experts that are no stack", whole(func(w *ggufWriter) { w.mixtralTensors(); w.tensor("blk.0.ffn_up_exps.weight", 0, counting(0, 8), 8) }), "is not a stack of experts"},
+		{"two tensors for one name", whole(func(w *ggufWriter) { w.mixtralTensors(); w.tensor("blk.+0.attn_q.weight", 0, counting(0, 32), 4, 8) }), "also in tiny.gguf"},
+	} {
+		_, err := Open(folder(t, map[string][]byte{"tiny.gguf": test.file}))
+		var refusal *FormatError
+		if !errors.As(err, &refusal) || !strings.Contains(err.Error(), test.want) || refusal.File != "tiny.gguf" || refusal.Remedy == "" {
+			t.Errorf("%s: %v, want a FormatError with %q", test.name, err, test.want)
+		}
+	}
+	two := folder(t, map[string][]byte{"a.gguf": mixtralLike().bytes(), "b.gguf": mixtralLike().bytes()})
+	if _, err := Open(two); err == nil || !strings.Contains(err.Error(), "another checkpoint, a.gguf") {
+		t.Errorf("two checkpoints in one folder: %v", err)
+	}
+}
+
+// The values of testdata/blocks.safetensors were computed by llama.cpp's own Python package (gguf 0.19.0) from random
+// blocks.
+func TestBlocksHoldTheValuesOfTheReference(t *testing.T) {
+	const rows, cols = 3, 256
+	golden, err := OpenTensors("testdata", "blocks.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer golden.Close()
+	numbers := map[string]uint32{"Q4_0": 2, "Q8_0": 8}
+	for name := range blockForms {
+		stored, _ := golden.Tensor(string(name) + ".blocks")
+		raw := make([]byte, stored.Bytes())
+		if err := golden.read(string(name), stored, raw); err != nil {
+			t.Fatal(err)
+		}
+		want, err := golden.Vector(string(name)+".values", rows*cols)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := mixtralLike()
+		w.tensor("token_embd.weight", numbers[string(name)], raw, cols, rows)
+		c, err := Open(folder(t, map[string][]byte{"m.gguf": w.bytes()}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		got := moduleValues(t, c, "model.embed_tokens", rows, cols)
+		for i := range want {
+			if got[i] != want[i] {
+				t.Errorf("%s: value %d is %v, want %v", name, i, got[i], want[i])
+				break
+			}
+		}
+	}
+}
+
+func TestSideFilesOfGGUFAreAFileSystem(t *testing.T) {
+	w := mixtralLike()
+	w.mixtralTensors()
+	w.string("tokenizer.ggml.model", "gpt2")
+	w.string("tokenizer.ggml.pre", "gpt-2")
+	w.strings("tokenizer.ggml.tokens", "a", "b", "ab")
+	w.strings("tokenizer.ggml.merges", "a b")
+	w.string("tokenizer.chat_template", "{{ 'hi' }}")
+	c, err := Open(folder(t, map[string][]byte{"m.gguf": w.bytes()}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	f, err := c.FS().Open("tokenizer.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(f)
+	if err != nil || !bytes.Contains(text, []byte(`"vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]`)) {
+		t.Errorf("tokenizer.json is %s, %v", text, err)
+	}
+	config, err := c.File("tokenizer_config.json", MaxConfig)
+	if err != nil || string(config) != `{"chat_template":"{{ 'hi' }}"}` {
+		t.Errorf("tokenizer_config.json is %s, %v", config, err)
+	}
+	if _, err := c.FS().Open("chat_template.jinja"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("another name gives %v", err)
+	}
+	if _, err := c.File("tokenizer.json", 10); err == nil || !strings.Contains(err.Error(), "more than the 10 allowed") {
+		t.Errorf("a limit below the size: %v", err)
+	}
+}
+
+func TestNonFiniteValuesAreFound(t *testing.T) {
+	for _, test := range []struct {
+		form canon.Form
+		data []byte
+		want int
+	}{
+		{canon.F32, floats(1, -2, 3, 4, 5), -1},
+		{canon.F32, floats(1, -2, 3, float32(math.Inf(1)), 5), 3},
+		{canon.F32, floats(1, -2, 3, 4, float32(math.NaN())), 4},
+		{canon.F32, words(0x7f7fffff, 0xff7fffff, 0, 0xff800000), 3},
+		{canon.F16, words(0x7bff_fbff, 0x0001_0000, 0x3c00_7bff), -1},
+		{canon.F16, words(0x7bff_fbff, 0x7c00_0000, 0), 3},
+		{canon.F16, words(0, 0, 0x7e01), 4},
+		{canon.BF16, words(0x7c00_7f7f, 0xff7f_0000), -1},
+		{canon.BF16, words(0x7c00_7f7f, 0xff80_0000), 3},
+	} {
+		if got := nonFinite(test.data, test.form); got != test.want {
+			t.Errorf("%s % x: first at %d, want %d", test.form, test.data, got, test.want)
+		}
+	}
+	w := mixtralLike()
+	w.tensor("token_embd.weight", 0, floats(0, 1, 2, 3, 4, 5, float32(math.Inf(-1)), 7, 8, 9, 10, 11), 4, 3)
+	c, err := Open(folder(t, map[string][]byte{"m.gguf": w.bytes()}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Source("model.embed_tokens", 3, 4, new(Scratch)); err == nil || !strings.Contains(err.Error(), "value 6 is not finite") {
+		t.Errorf("an infinite weight: %v", err)
+	}
+}
