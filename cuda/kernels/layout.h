@@ -14,7 +14,7 @@
 //   int8  16 bytes a lane and step, steps apart (512 bytes each): words are inputs 0..3 of row%8, of row%8 + 8, then inputs
 //         4..7 of both; a byte is c - 128 in two's complement
 //
-// Inputs are padded to whole groups with the code that stands for 0, rows to whole tiles with that code and scale 0.
+// Inputs are padded to whole groups (activations have code 0 there), rows to whole tiles with scale 0.
 #pragma once
 #include "../../engine/canon/canon.h"
 #include "../../engine/canon/engine.h"

@@ -1,0 +1,157 @@
+// Rule 2 on tensor cores: one group of 16 weight rows by 8 activation rows, exact in int32, then one fused multiply-add.
+//
+// The int32 sums start at 0x4B400000, so that their bits are the float 12582912 + I (exact for |I| < 2^22) and a subtraction
+// gives (float)I without a conversion. Codes of int4 keep their offset: the start also holds -8 times the sum of the
+// activation codes. A lane (g = lane / 4, t = lane % 4) gets the sums of weight rows g and g + 8 by activation rows 2t, 2t + 1.
+#pragma once
+#include "layout.h"
+#include "ptx.cuh"
+
+enum { COVEY_MAGIC = 0x4B400000 };
+
+// What one activation row brings to a group: its scale, and what the int32 sums start from.
+struct covey_pair { float scale; int32_t start; };
+template <int FORM> __device__ __forceinline__ covey_pair pair_of(float scale, int32_t sum) {
+  return covey_pair{scale, FORM == CANON_INT4 ? COVEY_MAGIC - 8 * sum : COVEY_MAGIC};
+}
+
+template <int SCALE> struct scale_pair;   // scales of rows g and g + 8
+template <> struct scale_pair<CANON_F16> {
+  static __device__ __forceinline__ float2 load(const uint8_t *p, int g) {
+    uint32_t v = ((const uint32_t *)p)[g];
+    float2 f;
+    asm("{.reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;}" : "=f"(f.x), "=f"(f.y) : "r"(v));
+    return f;
+  }
+};
+template <> struct scale_pair<CANON_BF16> {
+  static __device__ __forceinline__ float2 load(const uint8_t *p, int g) {
+    uint32_t v = ((const uint32_t *)p)[g];
+    return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
+  }
+};
+template <> struct scale_pair<CANON_F32> {
+  static __device__ __forceinline__ float2 load(const uint8_t *p, int g) { return ((const float2 *)p)[g]; }
+};
+
+template <int FORM, int GROUP, int SCALE> struct Form {
+  enum {
+    form = FORM, group = GROUP, codes = GROUP * (FORM == CANON_INT4 ? 8 : 16), block = codes + 16 * (SCALE == CANON_F32 ? 4 : 2),
+    chunk = GROUP < 64 ? GROUP : 64, chunks = GROUP / chunk, steps = chunk / 32, segment = CANON_SEGMENT / GROUP,
+  };
+
+  // The fragments of one chunk: a[step] for the product.
+  static __device__ __forceinline__ void weights(const uint8_t *block, int c, int lane, uint32_t a[steps][4]) {
+    if (FORM == CANON_INT4) {
+      const uint8_t *p = block + c * chunk * 8 + lane * (chunk / 4);
+      uint32_t w[2 * steps];
+      if (steps == 2) {
+        uint4 v = *(const uint4 *)p;
+        w[0] = v.x; w[1] = v.y; w[2 * (steps - 1)] = v.z; w[2 * steps - 1] = v.w;
+      } else {
+        uint2 v = *(const uint2 *)p;
+        w[0] = v.x; w[1] = v.y;
+      }
+      #pragma unroll
+      for (int s = 0; s < steps; s++) {
+        a[s][0] = w[2 * s] & 0x0f0f0f0fu; a[s][1] = w[2 * s + 1] & 0x0f0f0f0fu;
+        a[s][2] = w[2 * s] >> 4 & 0x0f0f0f0fu; a[s][3] = w[2 * s + 1] >> 4 & 0x0f0f0f0fu;
+      }
+    } else {
+      #pragma unroll
+      for (int s = 0; s < steps; s++) {
+        uint4 v = *(const uint4 *)(block + c * chunk * 16 + s * 512 + lane * 16);
+        a[s][0] = v.x; a[s][1] = v.y; a[s][2] = v.z; a[s][3] = v.w;
+      }
+    }
+  }
+  // The codes of this lane's activation row for one chunk: b[step][half]. q is the row's first code of the chunk.
+  static __device__ __forceinline__ void codes_of(const int8_t *q, int t, uint32_t b[steps][2]) {
+    if (steps == 2) {
+      uint4 v = *(const uint4 *)(q + t * 16);
+      b[0][0] = v.x; b[0][1] = v.y; b[steps - 1][0] = v.z; b[steps - 1][1] = v.w;
+    } else {
+      uint2 v = *(const uint2 *)(q + t * 8);
+      b[0][0] = v.x; b[0][1] = v.y;
+    }
+  }
+  static __device__ __forceinline__ void mma(int32_t d[4], const uint32_t a[4], const uint32_t b[2], const int32_t c[4]) {
+    if (FORM == CANON_INT4) mma_u8(d, a, b[0], b[1], c);
+    else mma_s8(d, a, b[0], b[1], c);
+  }
+  // One group's int32 sums. q: the lane's activation row at the group's start; c: where the sums start.
+  static __device__ __forceinline__ void sums(const uint8_t *block, const int8_t *q, int lane, const int32_t c[4], int32_t d[4]) {
+    #pragma unroll
+    for (int k = 0; k < chunks; k++) {
+      uint32_t a[steps][4], b[steps][2];
+      weights(block, k, lane, a);
+      codes_of(q + k * chunk, lane & 3, b);
+      #pragma unroll
+      for (int s = 0; s < steps; s++) mma(d, a[s], b[s], k == 0 && s == 0 ? c : d);
+    }
+  }
+  static __device__ __forceinline__ float2 scales(const uint8_t *block, int lane) { return scale_pair<SCALE>::load(block + codes, lane >> 2); }
+};
+
+__device__ __forceinline__ float sum_of(int32_t bits) { return __int_as_float(bits) - 12582912.0f; }
+
+// A segment (rule 2) of 16 rows by one activation row: groups < n ascending from +0. Lanes with t = 0 hold the sums of rows
+// g (x) and g + 8 (y).
+template <class F> __device__ __forceinline__ float2 segment_row(const uint8_t *blocks, const int8_t *q, const covey_pair *pairs, int n, int lane) {
+  float2 acc = make_float2(0.0f, 0.0f);
+  auto one = [&](int i) {
+    covey_pair p = pairs[i];
+    int32_t c[4] = {p.start, p.start, p.start, p.start}, d[4];
+    F::sums(blocks + i * F::block, q + i * F::group, lane, c, d);
+    float2 s = F::scales(blocks + i * F::block, lane);
+    acc.x = fmaf(sum_of(d[0]), s.x * p.scale, acc.x);
+    acc.y = fmaf(sum_of(d[2]), s.y * p.scale, acc.y);
+  };
+  if (n == F::segment) {
+    #pragma unroll
+    for (int i = 0; i < F::segment; i++) one(i);
+  } else {
+    for (int i = 0; i < n; i++) one(i);
+  }
+  return acc;
+}
+
+// ---- rule 1 ------------------------------------------------------------------------------------------------------------
+
+// Eight values of a lane; GROUP / 8 neighbouring lanes are a group. Codes as 8 bytes, and to all lanes the group's scale and
+// the sum of its codes. Both divisions run at once, on even and odd lanes.
+template <int GROUP> __device__ __forceinline__ uint2 quantise8(const float v[8], int lane, float *scale, int32_t *sum) {
+  uint32_t top = 0;
+  #pragma unroll
+  for (int i = 0; i < 8; i++) top = max(top, __float_as_uint(v[i]) & 0x7fffffffu);
+  #pragma unroll
+  for (int h = GROUP / 16; h >= 1; h >>= 1) top = max(top, __shfl_xor_sync(0xffffffffu, top, h));
+  float amax = __uint_as_float(top), d = 0, inv = 0;
+  bool finite = top < 0x7f800000u, some = amax >= 0x1p-100f;
+  float over = lane & 1 ? 127.0f : amax, under = lane & 1 ? amax : 127.0f, quotient = over / under, other = __shfl_xor_sync(0xffffffffu, quotient, 1);
+  if (finite && some) { d = lane & 1 ? other : quotient; inv = lane & 1 ? quotient : other; }
+  if (!finite) d = canon_nan();
+  int32_t q[8], s = 0;
+  #pragma unroll
+  for (int i = 0; i < 8; i++) {
+    float r = inv == 0 ? 0.0f : rintf(v[i] * inv);
+    r = r > 127.0f ? 127.0f : r < -127.0f ? -127.0f : r;
+    q[i] = (int32_t)r;
+    s += q[i];
+  }
+  #pragma unroll
+  for (int h = GROUP / 16; h >= 1; h >>= 1) s += __shfl_xor_sync(0xffffffffu, s, h);
+  *scale = d;
+  *sum = s;
+  auto pack = [](const int32_t *p) { return (p[0] & 255) | (p[1] & 255) << 8 | (p[2] & 255) << 16 | (uint32_t)p[3] << 24; };
+  return make_uint2(pack(q), pack(q + 4));
+}
+
+// ---- rule 3 ------------------------------------------------------------------------------------------------------------
+
+// The fixed tree over the lanes of a warp; every lane gets the sum.
+__device__ __forceinline__ float warp_tree(float v) {
+  #pragma unroll
+  for (int h = 16; h >= 1; h >>= 1) v = v + __shfl_xor_sync(0xffffffffu, v, h);
+  return v;
+}
