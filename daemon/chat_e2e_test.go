@@ -62,7 +62,9 @@ func openBrowser(t *testing.T) func() *tab {
 		ctx, cancel := chromedp.NewContext(root)
 		t.Cleanup(cancel)
 		b := &tab{t: t, ctx: ctx}
-		b.do(chromedp.Navigate("about:blank"))
+		if err := chromedp.Do(ctx, chromedp.Navigate("about:blank")); err != nil { // likewise the tab: no bound that ends
+			t.Fatal(err)
+		}
 		if err := chromedp.Listen(ctx, b.listen); err != nil {
 			t.Fatal(err)
 		}
@@ -95,17 +97,34 @@ func (b *tab) listen(event any) {
 	}
 }
 
+// patience bounds one action. The browser may drop a reply for good (a page that is left while it evaluates, a renderer
+// that died), and an action without a bound would then hold the whole test run.
+const patience = time.Minute
+
+// run performs one action in a tab, for at most limit.
+func run[T any](b *tab, limit time.Duration, action chromedp.Action[T]) (T, error) {
+	ctx, cancel := context.WithTimeoutCause(b.ctx, limit, fmt.Errorf("the browser did not answer for %v", limit))
+	defer cancel()
+	v, err := chromedp.Run(ctx, action)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return v, err
+}
+
 func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	if err := chromedp.Do(b.ctx, actions...); err != nil {
-		b.t.Fatal(err)
+	for _, action := range actions {
+		if _, err := run(b, patience, action); err != nil {
+			b.t.Fatal(err)
+		}
 	}
 }
 
 // eval evaluates a JavaScript expression.
 func eval[T any](b *tab, expression string) T {
 	b.t.Helper()
-	v, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression))
+	v, err := run(b, patience, chromedp.Evaluate[T](expression))
 	if err != nil {
 		b.t.Fatalf("%s: %v", expression, err)
 	}
@@ -115,15 +134,15 @@ func eval[T any](b *tab, expression string) T {
 // until waits for a JavaScript condition; the page's text is the report if it never holds.
 func (b *tab) until(condition string) {
 	b.t.Helper()
-	for range 1200 {
-		if v, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool]("!!("+condition+")")); err == nil && v {
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if v, err := run(b, 5*time.Second, chromedp.Evaluate[bool]("!!("+condition+")")); err == nil && v {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	text, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string]("document.body.innerText"))
+	text, _ := run(b, 5*time.Second, chromedp.Evaluate[string]("document.body.innerText"))
 	b.t.Fatalf("never: %s\nfaults: %q\npage:\n%s", condition, b.faults, text)
 }
 
@@ -142,7 +161,7 @@ func (b *tab) click(selector string) {
 // press sends one key as a keyboard does: a key that a handler has taken writes no text.
 func (b *tab) press(name, code string, virtual int64, modifiers chromedp.Modifier) {
 	b.t.Helper()
-	_, err := chromedp.Run(b.ctx, func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
+	_, err := run(b, patience, func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
 		for _, kind := range []input.DispatchKeyEventType{"rawKeyDown", "keyUp"} {
 			if _, err := cdp.Call(ctx, target, input.DispatchKeyEvent, input.DispatchKeyEventParams{
 				Type: kind, Key: name, Code: code, WindowsVirtualKeyCode: virtual, Modifiers: int64(modifiers),
@@ -159,7 +178,7 @@ func (b *tab) press(name, code string, virtual int64, modifiers chromedp.Modifie
 
 func (b *tab) theme(name string) {
 	b.t.Helper()
-	_, err := chromedp.Run(b.ctx, func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
+	_, err := run(b, patience, func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
 		_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}},
 		})
@@ -177,7 +196,7 @@ func (b *tab) shoot(name string) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		b.t.Fatal(err)
 	}
-	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	png, err := run(b, patience, chromedp.CaptureScreenshot())
 	if err != nil {
 		b.t.Fatal(err)
 	}
