@@ -9,6 +9,7 @@ package engine
 import (
 	"log/slog"
 
+	"covey/engine/canon"
 	"covey/engine/route"
 	"covey/engine/sched"
 )
@@ -27,6 +28,8 @@ type Config struct {
 	QueueLimit  int          // most requests waiting; 0 = 256; beyond it Submit returns ErrQueueFull
 	KVTokens    int          // capacity of the KV cache in tokens over all sequences; 0 = derived from Context and memory
 	Logger      *slog.Logger // nil = discard
+
+	Backend canon.Backend // what runs the forward pass; nil = canon.CPU
 }
 
 // ModelInfo describes an open model. Immutable.

@@ -96,7 +96,7 @@ func (e *Engine) open(ctx context.Context, c Config, checkpoint *weights.Checkpo
 	logitRows := min(c.BatchRows, max(c.Sequences, 64))
 	e.model, err = model.Load(ctx, checkpoint, model.Options{
 		Threads: c.Threads, ISA: c.ISA, KV: c.KV, Activations: c.Activations, Context: c.Context, KVTokens: c.KVTokens,
-		MaxRows: c.BatchRows, MaxSlots: c.Sequences, MaxLogits: logitRows,
+		MaxRows: c.BatchRows, MaxSlots: c.Sequences, MaxLogits: logitRows, Backend: c.Backend,
 	}, progress)
 	if err != nil {
 		return err

@@ -68,6 +68,10 @@ type Program struct {
 	routers []RouterSpec
 	tables  []*ExpertTable
 	kvs     []*KV
+	ops     []C.canon_op // as added, for Image
+	buffers []Block
+	choices []*Choice
+	kept    []*Buffer
 	vocab   int
 	built   bool
 	err     error
@@ -118,6 +122,7 @@ func (p *Program) buffer(width, rows int, logits C.int32_t) *Buffer {
 		p.err = err
 		return b
 	}
+	p.buffers = append(p.buffers, Block{unsafe.Pointer(unsafe.SliceData(f)), int64(len(f)) * 4})
 	b.c = C.canon_buffer{data: (*C.float)(unsafe.SliceData(f)), width: C.int32_t(width), stride: C.int32_t(stride), logits: logits}
 	return b
 }
@@ -155,6 +160,7 @@ func (p *Program) add(op C.canon_op) {
 	if C.canon_program_add(p.c, &op) != 0 {
 		p.fail("out of memory")
 	}
+	p.ops = append(p.ops, op)
 }
 
 // same fails unless all buffers have rows of one kind; widths are checked by the caller.
@@ -428,6 +434,7 @@ func (p *Program) Router(logits *Buffer, s RouterSpec) *Choice {
 		return c
 	}
 	c.ids = ids
+	p.choices = append(p.choices, c)
 	op := C.canon_op{kind: C.CANON_OP_ROUTER, src: logits.c, vec: p.vector(s.Bias), ids: (*C.int32_t)(&c.ids[0]), weights: (*C.float)(&c.weights[0])}
 	firstBan := 0
 	for _, r := range p.routers {

@@ -239,12 +239,5 @@ func (p *Program) Run(s *Step) error {
 	if C.canon_run(p.pool.c, p.c, &c) == 0 {
 		return nil
 	}
-	e := &FaultError{}
-	kinds := [...]error{1: ErrNonFinite, 2: ErrKVRange, 3: ErrBanned, 4: ErrMissing}
-	for i := range s.Tokens {
-		if k := m.faults[2*i]; k != 0 {
-			e.Faults = append(e.Faults, Fault{Row: i, Kind: kinds[k], Op: p.labels[m.faults[2*i+1]]})
-		}
-	}
-	return e
+	return p.Faults(m.faults[:2*len(s.Tokens)])
 }

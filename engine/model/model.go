@@ -55,6 +55,8 @@ type Model struct {
 	pool     *canon.Pool
 	kv       *canon.KV
 	forward  *forward
+	runner   canon.Runner
+	unclean  error       // of ZeroPage, for the next Step to return
 	bias     [][]float32 // [MoE layers] correction biases, nil where there are none
 	output   Output
 	seen     []uint64 // [MoE layers, words] experts that a step has counted
@@ -116,6 +118,9 @@ func (m *Model) load(ctx context.Context, checkpoint *weights.Checkpoint, progre
 	limits := canon.Limits{Rows: s.MaxRows, LogitRows: s.MaxLogits, Sequences: s.MaxSlots, Pages: min(s.pages, (s.Context+canon.PageTokens-1)/canon.PageTokens)}
 	if m.forward, err = build(spec, t, m.pool, m.arena, m.kv, limits, s.Margins); err != nil {
 		return err
+	}
+	if m.runner, err = s.Backend.Load(m.forward.program); err != nil {
+		return fmt.Errorf("model: %w", err)
 	}
 	m.describe(checkpoint, l, t)
 	m.info.LoadTime = time.Since(start)
@@ -194,6 +199,11 @@ func (m *Model) Info() Info { return m.info }
 
 // Close ends the threads and gives all memory back. Outputs of Step must not be used afterwards.
 func (m *Model) Close() error {
+	var err error
+	if m.runner != nil {
+		err = m.runner.Close()
+		m.runner = nil
+	}
 	if m.forward != nil {
 		m.forward.program.Close()
 		m.forward = nil
@@ -202,11 +212,15 @@ func (m *Model) Close() error {
 		m.pool.Close()
 		m.pool = nil
 	}
-	return m.arena.Close()
+	return errors.Join(err, m.arena.Close())
 }
 
 // ZeroPage clears one KV page in all layers; see kv.New.
-func (m *Model) ZeroPage(page int32) { m.kv.Zero(int(page)) }
+func (m *Model) ZeroPage(page int32) {
+	if err := m.runner.Zero(m.kv, int(page)); err != nil && m.unclean == nil {
+		m.unclean = fmt.Errorf("model: clearing page %d: %w", page, err)
+	}
+}
 
 // Expert names one routed expert by model layer and id.
 type Expert struct{ Layer, ID int }
@@ -228,13 +242,17 @@ func (m *Model) NewBan(experts []Expert) (*Ban, error) {
 }
 
 // Step runs one batch and returns when it is done. Rows that failed (Output.Faults) do not affect the others; an error
-// means that nothing ran because the batch is malformed. The call is not interruptible: it takes one forward pass over
+// means that nothing ran, because the batch is malformed or the backend failed. The call is not interruptible: it takes one forward pass over
 // at most MaxRows rows.
 func (m *Model) Step(b *Batch) (*Output, error) {
+	if err := m.unclean; err != nil {
+		m.unclean = nil
+		return nil, err
+	}
 	out := &m.output
 	out.Faults = nil
 	var faults *canon.FaultError
-	if err := m.forward.program.Run(b); errors.As(err, &faults) {
+	if err := m.runner.Run(b); errors.As(err, &faults) {
 		out.Faults = make([]error, b.Rows())
 		for _, f := range faults.Faults {
 			out.Faults[f.Row] = fmt.Errorf("model: %s: %w", f.Op, f.Kind)

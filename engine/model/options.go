@@ -21,6 +21,8 @@ type Options struct {
 	KVTokens    int    // capacity of the KV cache in tokens over all sequences; 0 = 2 * Context
 	Memory      int64  // most bytes of weights, buffers and KV; 0 = fifteen sixteenths of what the machine has available
 	Margins     bool   // keep router logits of every layer for ChoiceMargin
+
+	Backend canon.Backend // what runs the program; nil = canon.CPU
 }
 
 // settings are options with defaults filled in and names resolved.
@@ -63,6 +65,9 @@ func (o Options) resolve(spec *Spec) (settings, error) {
 		if *value == 0 {
 			*value = absent
 		}
+	}
+	if s.Backend == nil {
+		s.Backend = canon.CPU
 	}
 	fill(&s.MaxRows, 256)
 	fill(&s.MaxSlots, 16)

@@ -98,6 +98,10 @@ func build(spec *Spec, t *tensors, pool *canon.Pool, arena *canon.Arena, kv *can
 	p.RMSNorm(last, last, t.norm, spec.NormEps, false)
 	p.MatMul(f.logits, last, t.head, nil)
 	p.CheckFinite(f.logits)
+	p.Keep(f.logits)
+	if margins {
+		p.Keep(f.scores...)
+	}
 	if err := p.Build(); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
