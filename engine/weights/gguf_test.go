@@ -231,7 +231,7 @@ func TestBlocksHoldTheValuesOfTheReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer golden.Close()
-	numbers := map[string]uint32{"Q4_0": 2, "Q8_0": 8}
+	numbers := map[string]uint32{"Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "MXFP4": 39}
 	for name := range blockForms {
 		stored, _ := golden.Tensor(string(name) + ".blocks")
 		raw := make([]byte, stored.Bytes())
@@ -307,6 +307,7 @@ func TestNonFiniteValuesAreFound(t *testing.T) {
 		{canon.F16, words(0, 0, 0x7e01), 4},
 		{canon.BF16, words(0x7c00_7f7f, 0xff7f_0000), -1},
 		{canon.BF16, words(0x7c00_7f7f, 0xff80_0000), 3},
+		{canon.E8M0, []byte{0, 254, 255}, 2},
 	} {
 		if got := nonFinite(test.data, test.form); got != test.want {
 			t.Errorf("%s % x: first at %d, want %d", test.form, test.data, got, test.want)

@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -179,11 +180,13 @@ func trimRows(codes []byte, from, to int) []byte {
 	return codes[:rows*to]
 }
 
-// nonFinite returns the index of the first infinity or NaN, or -1. It looks at eight bytes at a time: every weight passes
+// nonFinite returns the index of the first infinity or NaN (of E8M0, the byte that is no number), or -1. It looks at eight bytes at a time: every weight passes
 // here once, at about the speed of memory.
 func nonFinite(data []byte, form canon.Form) int {
 	exponent, one, width := uint64(0x7c00_7c00_7c00_7c00), uint64(0x0001_0001_0001_0001), 2
 	switch form {
+	case canon.E8M0:
+		return bytes.IndexByte(data, 255)
 	case canon.BF16:
 		exponent = 0x7f80_7f80_7f80_7f80
 	case canon.F32:
