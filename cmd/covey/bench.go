@@ -9,6 +9,11 @@ import (
 )
 
 type benchCmd struct {
+	Speed     speedCmd     `cmd:"" default:"withargs" help:"Measure decode, prefill, read or kernels (covey bench decode)."`
+	MakeModel makeModelCmd `cmd:"" name:"make-model" help:"Write a checkpoint of random weights in the shape of a real model."`
+}
+
+type speedCmd struct {
 	What                string `arg:"" help:"decode: tokens one after another; prefill: a prompt at once; read: bytes from memory; kernels: products of each form." enum:"decode,prefill,read,kernels" default:"decode"`
 	daemon.EngineConfig `embed:""`
 	Runs                int  `help:"Measured runs; medians are over them. One run before them is not counted." default:"5" placeholder:"N"`
@@ -38,7 +43,7 @@ type benchReport struct {
 }
 
 // Run measures on a model that does nothing else.
-func (c *benchCmd) Run(con *console) error {
+func (c *speedCmd) Run(con *console) error {
 	ctx := con.untilInterrupted()
 	if c.Runs < 1 || c.Runs > 1000 || c.Prompt < 1 || c.Tokens < 2 {
 		return &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: "bench: --runs is 1 to 1000, --prompt at least 1, --tokens at least 2"}
@@ -87,7 +92,7 @@ func (c *benchCmd) Run(con *console) error {
 }
 
 // read needs no model.
-func (c *benchCmd) read(con *console) error {
+func (c *speedCmd) read(con *console) error {
 	runs, err := readSpeed(c.ISA, c.Threads, c.Runs)
 	if err != nil {
 		return inputError("bench", "choose another --isa or --threads", "measuring memory", err)
@@ -100,7 +105,7 @@ func (c *benchCmd) read(con *console) error {
 }
 
 // kernels needs no model.
-func (c *benchCmd) kernels(con *console) error {
+func (c *speedCmd) kernels(con *console) error {
 	rates, err := kernelSpeeds(c.ISA, c.Threads, c.Runs)
 	if err != nil {
 		return inputError("bench", "choose another --isa", "measuring kernels", err)
@@ -114,7 +119,7 @@ func (c *benchCmd) kernels(con *console) error {
 	return nil
 }
 
-func (c *benchCmd) print(con *console, r benchReport) error {
+func (c *speedCmd) print(con *console, r benchReport) error {
 	if c.JSON {
 		return con.json(r)
 	}

@@ -30,7 +30,7 @@ type cli struct {
 	Run     runCmd     `cmd:"" help:"Answer one prompt."`
 	Check   checkCmd   `cmd:"" help:"Hold the engine to references: oracle, reference, tokenizer."`
 	Atlas   atlasCmd   `cmd:"" help:"Measure, show and convert expert atlases."`
-	Bench   benchCmd   `cmd:"" help:"Measure speed: decode, prefill, read, kernels."`
+	Bench   benchCmd   `cmd:"" help:"Measure speed: decode, prefill, read, kernels; make models to measure with."`
 	Doctor  doctorCmd  `cmd:"" help:"Say whether this machine is ready, and what to do if not."`
 	Cfg     configCmd  `cmd:"" name:"config" help:"Print the effective settings and where each came from."`
 	Token   tokenCmd   `cmd:"" help:"Print the token of the data folder, or make a new one."`
