@@ -9,12 +9,22 @@ import (
 )
 
 type benchCmd struct {
-	Speed     speedCmd     `cmd:"" default:"withargs" help:"Measure decode, prefill, read or kernels (covey bench decode)."`
+	Decode    decodeCmd    `cmd:"" default:"withargs" help:"Tokens one after another."`
+	Prefill   prefillCmd   `cmd:"" help:"A prompt at once."`
+	Read      readCmd      `cmd:"" help:"Bytes from memory, no arithmetic."`
+	Kernels   kernelsCmd   `cmd:"" help:"Products of each form."`
 	MakeModel makeModelCmd `cmd:"" name:"make-model" help:"Write a checkpoint of random weights in the shape of a real model."`
 }
 
-type speedCmd struct {
-	What                string `arg:"" help:"decode: tokens one after another; prefill: a prompt at once; read: bytes from memory; kernels: products of each form." enum:"decode,prefill,read,kernels" default:"decode"`
+type (
+	decodeCmd  struct{ speed }
+	prefillCmd struct{ speed }
+	readCmd    struct{ speed }
+	kernelsCmd struct{ speed }
+)
+
+// speed is what every measurement takes.
+type speed struct {
 	daemon.EngineConfig `embed:""`
 	Runs                int  `help:"Measured runs; medians are over them. One run before them is not counted." default:"5" placeholder:"N"`
 	Prompt              int  `help:"Prompt tokens." default:"512" placeholder:"N"`
@@ -42,18 +52,26 @@ type benchReport struct {
 	Version       string    `json:"version"`
 }
 
-// Run measures on a model that does nothing else.
-func (c *speedCmd) Run(con *console) error {
-	ctx := con.untilInterrupted()
+// check refuses flags out of range.
+func (c *speed) check() error {
 	if c.Runs < 1 || c.Runs > 1000 || c.Prompt < 1 || c.Tokens < 2 {
 		return &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: "bench: --runs is 1 to 1000, --prompt at least 1, --tokens at least 2"}
 	}
-	switch c.What {
-	case "kernels":
-		return c.kernels(con)
-	case "read":
-		return c.read(con)
+	return nil
+}
+
+// Run measures the tokens that follow a prompt.
+func (c *decodeCmd) Run(con *console) error { return c.model(con, c.Tokens) }
+
+// Run measures prompts alone.
+func (c *prefillCmd) Run(con *console) error { return c.model(con, 1) }
+
+// model measures on a model that does nothing else; it generates tokens a run.
+func (c *speed) model(con *console, tokens int) error {
+	if err := c.check(); err != nil {
+		return err
 	}
+	ctx := con.untilInterrupted()
 	eng, err := openEngine(ctx, con, c.EngineConfig)
 	if err != nil {
 		return err
@@ -61,10 +79,7 @@ func (c *speedCmd) Run(con *console) error {
 	defer eng.Close()
 	info := eng.Model()
 	report := benchReport{Runs: c.Runs, PromptTokens: c.Prompt, BytesPerToken: info.BytesPerToken, Model: info.ID, NumericsID: info.NumericsID, ISA: info.ISA, Threads: info.Threads, Version: version}
-	request := engine.Request{Prompt: benchPrompt(info, c.Prompt), MaxTokens: 1, IgnoreEOS: true, Logprobs: -1}
-	if c.What == "decode" {
-		request.MaxTokens = c.Tokens
-	}
+	request := engine.Request{Prompt: benchPrompt(info, c.Prompt), MaxTokens: tokens, IgnoreEOS: true, Logprobs: -1}
 	report.Tokens = request.MaxTokens
 	for i := range c.Runs + 1 {
 		con.progress("measuring", int64(i), int64(c.Runs+1))
@@ -77,7 +92,7 @@ func (c *speedCmd) Run(con *console) error {
 			continue
 		}
 		report.PrefillRuns = append(report.PrefillRuns, rate(result.PromptTokens-result.CachedTokens, result.PrefillNanos))
-		if c.What == "decode" {
+		if tokens > 1 {
 			report.DecodeRuns = append(report.DecodeRuns, rate(len(result.Tokens)-1, result.DecodeNanos))
 		}
 	}
@@ -91,8 +106,11 @@ func (c *speedCmd) Run(con *console) error {
 	return c.print(con, report)
 }
 
-// read needs no model.
-func (c *speedCmd) read(con *console) error {
+// Run needs no model.
+func (c *readCmd) Run(con *console) error {
+	if err := c.check(); err != nil {
+		return err
+	}
 	runs, err := readSpeed(c.ISA, c.Threads, c.Runs)
 	if err != nil {
 		return inputError("bench", "choose another --isa or --threads", "measuring memory", err)
@@ -104,8 +122,11 @@ func (c *speedCmd) read(con *console) error {
 	return err
 }
 
-// kernels needs no model.
-func (c *speedCmd) kernels(con *console) error {
+// Run needs no model.
+func (c *kernelsCmd) Run(con *console) error {
+	if err := c.check(); err != nil {
+		return err
+	}
 	rates, err := kernelSpeeds(c.ISA, c.Threads, c.Runs)
 	if err != nil {
 		return inputError("bench", "choose another --isa", "measuring kernels", err)
@@ -119,7 +140,7 @@ func (c *speedCmd) kernels(con *console) error {
 	return nil
 }
 
-func (c *speedCmd) print(con *console, r benchReport) error {
+func (c *speed) print(con *console, r benchReport) error {
 	if c.JSON {
 		return con.json(r)
 	}
