@@ -96,14 +96,19 @@ int canon_program_add(canon_program *p, const canon_op *op);  // copies op; non-
 int64_t canon_program_scratch(canon_program *p);              // bytes that build wants
 void canon_program_build(canon_program *p, void *scratch);
 void canon_program_free(canon_program *p);
-int canon_run(canon_pool *pool, canon_program *p, canon_step *step);  // number of rows with a fault
+// A program is a list of phases. The first phase from `from` on that reads routed experts; the number of phases if none does.
+int32_t canon_program_stop(const canon_program *p, int32_t from);
+// Runs phases [from, to) of a step; the parts of one step run in order. Returns the number of rows with a fault so far.
+int canon_run(canon_pool *pool, canon_program *p, canon_step *step, int32_t from, int32_t to);
 
 int64_t canon_codes_size(const canon_matrix *m);   // multiples of 64
 int64_t canon_scales_size(const canon_matrix *m);
 canon_matrix canon_matrix_at(canon_matrix m, void *block);
 int64_t canon_offsets_size(const canon_matrix *m);
-// codes, scales and offsets as a checkpoint stores them, per_row scales a row of outputs (of scale blocks for fp8).
-void canon_pack(const canon_matrix *m, const uint8_t *codes, const uint8_t *scales, const uint8_t *offsets, int32_t per_row);
+// Between codes, scales and offsets as a checkpoint stores them, per_row scales a row of outputs (of scale blocks for fp8), and
+// block; m holds offsets from the start of block.
+void canon_unpack(const canon_matrix *m, const uint8_t *block, uint8_t *codes, uint8_t *scales, uint8_t *offsets, int32_t per_row);
+void canon_pack(const canon_matrix *m, uint8_t *block, const uint8_t *codes, const uint8_t *scales, const uint8_t *offsets, int32_t per_row);
 void canon_dequantise(const canon_matrix *m, int32_t row, float *dst);
 // All values of a source whose layout m describes; no address in m is used.
 void canon_dequantise_source(const canon_matrix *m, const uint8_t *codes, const uint8_t *scales, const uint8_t *offsets, int32_t per_row, float *dst);

@@ -74,29 +74,6 @@ type Source struct {
 	Minima     []byte
 }
 
-// Kind spells the form with all that changes a product's bits, as numerics ids hold it: "int4 g32", "int8 g16 minima",
-// "fp8 128x128" (rows and inputs of a block; 0 for all of them).
-func (s *Source) Kind() string {
-	switch {
-	case s.Form == FP8:
-		height, width := max(s.GroupRows, 1), s.Group
-		if height >= s.Rows && s.Rows > 1 {
-			height = 0
-		}
-		if s.perRow() == 1 {
-			width = 0
-		}
-		return fmt.Sprintf("fp8 %dx%d", height, width)
-	case !s.Form.Quantised():
-		return s.Form.String()
-	case s.Zeros != nil:
-		return fmt.Sprintf("%s g%d zeros", s.Form, s.Group)
-	case s.Minima != nil:
-		return fmt.Sprintf("%s g%d minima", s.Form, s.Group)
-	}
-	return fmt.Sprintf("%s g%d", s.Form, s.Group)
-}
-
 // Matrix is a packed weight in an arena: immutable, valid until the arena closes, safe for concurrent reads. Integer
 // forms lie in tiles of 16 output rows with the rows in lanes; float forms lie row by row.
 type Matrix struct {
@@ -128,91 +105,50 @@ func (m *Matrix) Dequantise(row int, dst []float32) {
 	C.canon_dequantise(&m.c, C.int32_t(row), (*C.float)(unsafe.SliceData(dst)))
 }
 
-// layout checks a source and returns the packed matrix's shape with offsets in place of pointers, starting at base, and
-// the offset after it.
-func (s *Source) layout(base int64) (C.canon_matrix, int64, error) {
-	var m C.canon_matrix
-	fail := func(format string, args ...any) (C.canon_matrix, int64, error) {
-		return m, 0, fmt.Errorf("canon: packing %s: %s", s.Name, fmt.Sprintf(format, args...))
+// shape is the layout of a source that has not been checked.
+func (s *Source) shape() Layout {
+	l := Layout{Form: s.Form, ScaleForm: s.ScaleForm, Rows: s.Rows, Cols: s.Cols, Group: s.Group, GroupRows: s.GroupRows}
+	switch {
+	case s.Zeros != nil:
+		l.Offset = OffsetZeros
+	case s.Minima != nil:
+		l.Offset = OffsetMinima
 	}
-	if s.Rows <= 0 || s.Cols <= 0 || s.Rows > 1<<24 || s.Cols > 1<<24 {
-		return fail("shape [%d, %d] is out of range", s.Rows, s.Cols)
+	return l
+}
+
+// Kind is Layout.Kind of the source.
+func (s *Source) Kind() string { return s.shape().Kind() }
+
+// Layout is what the source becomes when it is packed. It checks the source's fields and its data.
+func (s *Source) Layout() (Layout, error) {
+	l := s.shape()
+	fail := func(format string, args ...any) (Layout, error) {
+		return l, fmt.Errorf("canon: packing %s: %s", s.Name, fmt.Sprintf(format, args...))
 	}
-	if s.Form > MXFP4 {
-		return fail("unknown form %d of weights", s.Form)
-	}
-	rowBytes := (s.Cols*s.Form.Bits() + 7) / 8
-	if want := s.Rows * rowBytes; len(s.Codes) != want {
-		return fail("%d bytes of codes for %s [%d, %d], want %d", len(s.Codes), s.Form, s.Rows, s.Cols, want)
-	}
-	m.form, m.rows, m.cols = C.int32_t(s.Form), C.int32_t(s.Rows), C.int32_t(s.Cols)
-	m.scale_form = C.int32_t(s.ScaleForm)
-	if (s.Zeros != nil || s.Minima != nil) && s.Form != Int8 && s.Form != Int4 || s.Zeros != nil && s.Minima != nil {
+	if s.Zeros != nil && s.Minima != nil {
 		return fail("zero points and minima belong to int4 and int8, one of the two")
 	}
-	switch {
-	case s.Form == FP8:
-		if s.ScaleForm != F32 && s.ScaleForm != F16 && s.ScaleForm != BF16 && s.ScaleForm != E8M0 {
-			return fail("scales of form %s; f32, f16, bf16 and e8m0 are known", s.ScaleForm)
-		}
-		if s.Group < 0 || s.GroupRows < 0 {
-			return fail("blocks of [%d, %d]", s.GroupRows, s.Group)
-		}
-		width, height := s.Group, min(max(s.GroupRows, 1), s.Rows)
-		if width == 0 || width >= s.Cols {
-			width = 128
-		}
-		blocks := s.perRow()
-		if want := (s.Rows + height - 1) / height * blocks * s.ScaleForm.Bits() / 8; len(s.Scales) != want {
-			return fail("%d bytes of %s scales, want %d for blocks of [%d, %d] in [%d, %d]", len(s.Scales), s.ScaleForm, want, height, s.Group, s.Rows, s.Cols)
-		}
-		m.block_rows, m.block_cols, m.blocks = C.int32_t(height), C.int32_t(width), C.int32_t(blocks)
-	case s.Form.Quantised():
-		group, sub := s.Group, s.Group
-		if group >= s.Cols && group != 16 && group != 32 && group != 64 && group != 128 {
-			group, sub = 128, 128
-		}
-		if group == 16 {
-			group = 32
-		}
-		if group != 32 && group != 64 && group != 128 {
-			return fail("group of %d inputs; groups of 16, 32, 64, 128 or a whole row are known", s.Group)
-		}
-		mx := s.Form == MXFP4
-		if mx != (s.ScaleForm == E8M0) || mx && sub != 32 || !mx && s.ScaleForm != F32 && s.ScaleForm != F16 && s.ScaleForm != BF16 {
-			return fail("%s scales for groups of %d; f32, f16 and bf16 are known, for mxfp4 e8m0 in groups of 32", s.ScaleForm, s.Group)
-		}
-		scales := s.Rows * s.perRow()
-		if want := scales * s.ScaleForm.Bits() / 8; len(s.Scales) != want {
-			return fail("%d bytes of %s scales, want %d for [%d, %d]", len(s.Scales), s.ScaleForm, want, s.Rows, s.perRow())
-		}
-		switch {
-		case s.Zeros != nil:
-			if len(s.Zeros) != scales {
-				return fail("%d zero points for %d scales", len(s.Zeros), scales)
-			}
-			m.offset = C.CANON_OFFSET_ZEROS
-		case s.Minima != nil:
-			if len(s.Minima) != len(s.Scales) {
-				return fail("%d bytes of minima for %d of scales", len(s.Minima), len(s.Scales))
-			}
-			m.offset = C.CANON_OFFSET_MINIMA
-		}
-		m.group, m.groups, m.sub = C.int32_t(group), C.int32_t((s.Cols+group-1)/group), C.int32_t(sub)
+	if err := l.Check(s.Name); err != nil {
+		return l, err
 	}
-	m.codes_at = C.int64_t(base)
-	m.scales_at = m.codes_at + C.canon_codes_size(&m)
-	m.offsets_at = m.scales_at + C.canon_scales_size(&m)
-	return m, int64(m.offsets_at + C.canon_offsets_size(&m)), nil
+	if want := s.Rows * ((s.Cols*s.Form.Bits() + 7) / 8); len(s.Codes) != want {
+		return fail("%d bytes of codes for %s [%d, %d], want %d", len(s.Codes), s.Form, s.Rows, s.Cols, want)
+	}
+	scales := l.scales()
+	switch {
+	case len(s.Scales) != scales*s.ScaleForm.Bits()/8 && (s.Form == FP8 || s.Form.Quantised()):
+		return fail("%d bytes of %s scales, want %d for groups of %d in [%d, %d]", len(s.Scales), s.ScaleForm, scales*s.ScaleForm.Bits()/8, s.Group, s.Rows, s.Cols)
+	case s.Zeros != nil && len(s.Zeros) != scales:
+		return fail("%d zero points for %d scales", len(s.Zeros), scales)
+	case s.Minima != nil && len(s.Minima) != len(s.Scales):
+		return fail("%d bytes of minima for %d of scales", len(s.Minima), len(s.Scales))
+	}
+	return l, s.values()
 }
 
 // perRow is the number of stored scales along a row.
-func (s *Source) perRow() int {
-	if s.Group <= 0 || s.Group >= s.Cols {
-		return 1
-	}
-	return (s.Cols + s.Group - 1) / s.Group
-}
+func (s *Source) perRow() int { return scalesAlong(s.Cols, s.Group) }
 
 // offsets are what lies beside the scales: zero points, minima or nothing.
 func (s *Source) offsets() []byte {
@@ -239,47 +175,40 @@ func (s *Source) values() error {
 	return nil
 }
 
-// pack writes the source into block at the offsets of m and returns m with real pointers.
-func (s *Source) pack(m C.canon_matrix, block []byte, size int64) Matrix {
-	m = C.canon_matrix_at(m, unsafe.Pointer(unsafe.SliceData(block)))
-	C.canon_pack(&m, octets(s.Codes), octets(s.Scales), octets(s.offsets()), C.int32_t(s.perRow()))
-	return Matrix{c: m, size: size}
+// pack writes the source into block at the offsets of m.
+func (s *Source) pack(m C.canon_matrix, block []byte) {
+	C.canon_pack(&m, octets(block), octets(s.Codes), octets(s.Scales), octets(s.offsets()), C.int32_t(s.perRow()))
 }
 
 func octets(b []byte) *C.uint8_t { return (*C.uint8_t)(unsafe.SliceData(b)) }
 
 // Pack copies a source into the arena in the kernels' layout. Errors name the tensor and what is wrong with it.
 func (a *Arena) Pack(src Source) (*Matrix, error) {
-	m, size, err := src.layout(0)
-	if err == nil {
-		err = src.values()
-	}
+	l, err := src.Layout()
 	if err != nil {
 		return nil, err
 	}
-	block, err := a.Bytes(int(size))
+	block, err := a.Bytes(int(l.Bytes()))
 	if err != nil {
 		return nil, fmt.Errorf("canon: packing %s: %w", src.Name, err)
 	}
-	out := src.pack(m, block, size)
-	return &out, nil
+	l.Pack(block, src)
+	return l.View(block), nil
 }
 
 // Record is a gated feed-forward block (gate, up, down) as one contiguous piece of memory: the unit that tiers move.
 // Immutable. Records of equal shape and forms have equal layouts, so a table of experts needs only a pointer each.
 type Record struct {
-	c              C.canon_record
+	layout         *RecordLayout
 	block          []byte
-	inner, hidden  int
-	gateName       string
 	gate, up, down Matrix
 }
 
 // Hidden is the width of input and output.
-func (r *Record) Hidden() int { return r.hidden }
+func (r *Record) Hidden() int { return r.layout.Down.Rows }
 
 // Inner is the width between up and down.
-func (r *Record) Inner() int { return r.inner }
+func (r *Record) Inner() int { return r.layout.Gate.Rows }
 
 // Bytes is the size of the record.
 func (r *Record) Bytes() int64 { return int64(len(r.block)) }
@@ -290,62 +219,35 @@ func (r *Record) Parts() (gate, up, down *Matrix) { return &r.gate, &r.up, &r.do
 // PackRecord packs gate and up [inner, hidden] and down [hidden, inner] as one block. Gate and up must have the same form
 // and group, since their input is quantised once.
 func (a *Arena) PackRecord(gate, up, down Source) (*Record, error) {
-	r := &Record{inner: gate.Rows, hidden: gate.Cols, gateName: gate.Name}
-	switch {
-	case up.Rows != gate.Rows || up.Cols != gate.Cols:
-		return nil, fmt.Errorf("canon: packing %s: up [%d, %d] beside gate [%d, %d]", up.Name, up.Rows, up.Cols, gate.Rows, gate.Cols)
-	case down.Rows != gate.Cols || down.Cols != gate.Rows:
-		return nil, fmt.Errorf("canon: packing %s: down [%d, %d] beside gate [%d, %d]", down.Name, down.Rows, down.Cols, gate.Rows, gate.Cols)
-	}
-	g, at, err := gate.layout(0)
+	l, err := RecordLayoutOf(gate, up, down)
 	if err != nil {
 		return nil, err
 	}
-	u, at2, err := up.layout(at)
+	block, err := a.Bytes(int(l.Bytes()))
 	if err != nil {
-		return nil, err
-	}
-	d, at3, err := down.layout(at2)
-	if err != nil {
-		return nil, err
-	}
-	for _, s := range []*Source{&gate, &up, &down} {
-		if err := s.values(); err != nil {
-			return nil, err
-		}
-	}
-	if g.form != u.form || g.group != u.group {
-		return nil, fmt.Errorf("canon: packing %s: up is %s in groups of %d, gate %s in groups of %d", up.Name, Form(u.form), u.group, Form(g.form), g.group)
-	}
-	if r.block, err = a.Bytes(int(at3)); err != nil {
 		return nil, fmt.Errorf("canon: packing %s: %w", gate.Name, err)
 	}
-	r.c = C.canon_record{gate: g, up: u, down: d}
-	r.gate, r.up, r.down = gate.pack(g, r.block, at), up.pack(u, r.block, at2-at), down.pack(d, r.block, at3-at2)
-	return r, nil
+	l.Pack(block, gate, up, down)
+	return l.View(block), nil
 }
-
-// sameLayout says whether two records differ in their bytes only.
-func (r *Record) sameLayout(o *Record) bool { return r.c == o.c }
 
 // Dequantised returns the source as F32 on the Go heap: code times scale, one product each, or with a minimum one fused
 // multiply-add (for activations in f32, where rule 3 then applies). Float sources are widened exactly.
 func Dequantised(src Source) (Source, error) {
-	m, _, err := src.layout(0)
-	if err == nil {
-		err = src.values()
-	}
+	l, err := src.Layout()
 	if err != nil {
 		return Source{}, err
 	}
+	m, _, _ := l.place(src.Name, 0)
 	out := Source{Name: src.Name, Form: F32, Rows: src.Rows, Cols: src.Cols, Codes: make([]byte, src.Rows*src.Cols*4)}
 	C.canon_dequantise_source(&m, octets(src.Codes), octets(src.Scales), octets(src.offsets()), C.int32_t(src.perRow()), (*C.float)(unsafe.Pointer(unsafe.SliceData(out.Codes))))
 	return out, nil
 }
 
-// ExpertTable holds the records of one layer's routed experts. Entries may be replaced between steps, never during one.
+// ExpertTable holds the records of one layer's routed experts. Entries may be replaced between steps and at a stop of
+// RunInParts, never while operations run.
 type ExpertTable struct {
-	layout  *Record
+	layout  *RecordLayout
 	ptrs    []byte // [experts] pointers in C memory; 0 = not here
 	experts int
 }
@@ -362,6 +264,10 @@ func (a *Arena) NewExpertTable(experts int) (*ExpertTable, error) {
 // Len is the number of experts.
 func (t *ExpertTable) Len() int { return t.experts }
 
+// SetLayout says what all records of the table have in common, for a table whose records come later; otherwise the first
+// record says it.
+func (t *ExpertTable) SetLayout(l *RecordLayout) { t.layout = l }
+
 // Set puts a record in place of expert id; nil means that the expert is not here. All records of a table have one layout.
 func (t *ExpertTable) Set(id int, r *Record) error {
 	if id < 0 || id >= t.experts {
@@ -373,9 +279,9 @@ func (t *ExpertTable) Set(id int, r *Record) error {
 		return nil
 	}
 	if t.layout == nil {
-		t.layout = r
-	} else if !t.layout.sameLayout(r) {
-		return fmt.Errorf("canon: expert table: %s differs in shape or form from %s", r.gateName, t.layout.gateName)
+		t.layout = r.layout
+	} else if !t.layout.Equal(r.layout) {
+		return fmt.Errorf("canon: expert table: expert %d is %s, but the table holds %s", id, r.layout, t.layout)
 	}
 	*slot = unsafe.Pointer(unsafe.SliceData(r.block))
 	return nil

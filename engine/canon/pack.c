@@ -56,12 +56,12 @@ static void pack_scales(const canon_matrix *m, uint8_t *out, const uint8_t *in, 
       memcpy(out + (((r >> 4) * subs + s) * 16 + (r & 15)) * n, in + ((int64_t)r * per_row + (per_row == 1 ? 0 : s)) * n, (size_t)n);
 }
 
-void canon_pack(const canon_matrix *m, const uint8_t *codes, const uint8_t *scales, const uint8_t *offsets, int32_t per_row) {
-  uint8_t *out = (uint8_t *)m->codes;
+void canon_pack(const canon_matrix *m, uint8_t *block, const uint8_t *codes, const uint8_t *scales, const uint8_t *offsets, int32_t per_row) {
+  uint8_t *out = block + m->codes_at;
   if (m->group == 0) {
     memcpy(out, codes, (size_t)(m->rows * (int64_t)m->cols * canon_form_bytes(m->form)));
     if (m->form == CANON_FP8)
-      memcpy((uint8_t *)m->scales, scales, (size_t)((m->rows + m->block_rows - 1) / m->block_rows * (int64_t)m->blocks * canon_form_bytes(m->scale_form)));
+      memcpy(block + m->scales_at, scales, (size_t)((m->rows + m->block_rows - 1) / m->block_rows * (int64_t)m->blocks * canon_form_bytes(m->scale_form)));
     return;
   }
   int64_t row_bytes = source_four_bit(m->form) ? (m->cols + 1) / 2 : m->cols;
@@ -89,8 +89,37 @@ void canon_pack(const canon_matrix *m, const uint8_t *codes, const uint8_t *scal
       for (; c < m->cols; c++) { int high; out[code_at(m, r, c, &high)] = in[c]; }
     }
   }
-  pack_scales(m, (uint8_t *)m->scales, scales, canon_form_bytes(m->scale_form), per_row);
-  if (m->offset != CANON_OFFSET_FORM) pack_scales(m, (uint8_t *)m->offsets, offsets, m->offset == CANON_OFFSET_ZEROS ? 1 : canon_form_bytes(m->scale_form), per_row);
+  pack_scales(m, block + m->scales_at, scales, canon_form_bytes(m->scale_form), per_row);
+  if (m->offset != CANON_OFFSET_FORM) pack_scales(m, block + m->offsets_at, offsets, m->offset == CANON_OFFSET_ZEROS ? 1 : canon_form_bytes(m->scale_form), per_row);
+}
+
+static void unpack_scales(const canon_matrix *m, uint8_t *out, const uint8_t *in, int64_t n, int32_t per_row) {
+  int64_t subs = scales_of(m);
+  for (int32_t r = 0; r < m->rows; r++)
+    for (int32_t s = 0; s < per_row; s++)
+      memcpy(out + ((int64_t)r * per_row + s) * n, in + (((r >> 4) * subs + s) * 16 + (r & 15)) * n, (size_t)n);
+}
+
+void canon_unpack(const canon_matrix *m, const uint8_t *block, uint8_t *codes, uint8_t *scales, uint8_t *offsets, int32_t per_row) {
+  const uint8_t *in = block + m->codes_at;
+  if (m->group == 0) {
+    memcpy(codes, in, (size_t)(m->rows * (int64_t)m->cols * canon_form_bytes(m->form)));
+    if (m->form == CANON_FP8)
+      memcpy(scales, block + m->scales_at, (size_t)((m->rows + m->block_rows - 1) / m->block_rows * (int64_t)m->blocks * canon_form_bytes(m->scale_form)));
+    return;
+  }
+  int four = source_four_bit(m->form);
+  int64_t row_bytes = four ? (m->cols + 1) / 2 : m->cols;
+  memset(codes, 0, (size_t)(m->rows * row_bytes));
+  for (int32_t r = 0; r < m->rows; r++)
+    for (int32_t c = 0; c < m->cols; c++) {
+      int high;
+      uint8_t b = in[code_at(m, r, c, &high)], *out = codes + r * row_bytes;
+      if (four) out[c / 2] |= (uint8_t)((high ? b >> 4 : b & 15) << (c & 1) * 4);
+      else out[c] = b;
+    }
+  unpack_scales(m, scales, block + m->scales_at, canon_form_bytes(m->scale_form), per_row);
+  if (m->offset != CANON_OFFSET_FORM) unpack_scales(m, offsets, block + m->offsets_at, m->offset == CANON_OFFSET_ZEROS ? 1 : canon_form_bytes(m->scale_form), per_row);
 }
 
 // A value is code times scale, one product; with a minimum fmaf(code, scale, minimum).

@@ -203,7 +203,7 @@ int32_t canon_tiles_per_chunk(const canon_matrix *m, int32_t rows, int32_t threa
 
 static int64_t prepare(void *ctx, int32_t index) {
   canon_program *p = ctx;
-  const canon_phase *ph = &p->phases[index];
+  const canon_phase *ph = &p->phases[p->begin + index];
   const canon_op *op = &p->ops[ph->first];
   int32_t rows = canon_rows_of(p, ph->logits);
   int64_t chunks = 0;
@@ -244,7 +244,7 @@ static void product_chunk(canon_program *p, const canon_phase *ph, int64_t chunk
 
 static void run(void *ctx, int32_t index, int64_t chunk, int32_t thread) {
   canon_program *p = ctx;
-  const canon_phase *ph = &p->phases[index];
+  const canon_phase *ph = &p->phases[p->begin + index];
   const canon_op *op = &p->ops[ph->first];
   switch (ph->kind) {
     case PHASE_ROWS: {
@@ -260,11 +260,17 @@ static void run(void *ctx, int32_t index, int64_t chunk, int32_t thread) {
   }
 }
 
-int canon_run(canon_pool *pool, canon_program *p, canon_step *step) {
+int32_t canon_program_stop(const canon_program *p, int32_t from) {
+  while (from < p->phase_n && !(p->phases[from].kind == PHASE_UP && p->ops[p->phases[from].first].table)) from++;
+  return from;
+}
+
+int canon_run(canon_pool *pool, canon_program *p, canon_step *step, int32_t from, int32_t to) {
   p->step = step;
   p->k = canon_pool_kernels(pool);
-  atomic_store(&p->fault_n, 0);
-  canon_job job = {.phases = p->phase_n, .prepare = prepare, .run = run, .ctx = p};
-  canon_pool_run(pool, &job);
+  p->begin = from;
+  if (from == 0) atomic_store(&p->fault_n, 0);
+  canon_job job = {.phases = (to < p->phase_n ? to : p->phase_n) - from, .prepare = prepare, .run = run, .ctx = p};
+  if (job.phases > 0) canon_pool_run(pool, &job);
   return atomic_load(&p->fault_n);
 }

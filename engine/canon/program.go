@@ -42,6 +42,7 @@ func (b *Buffer) Row(i int) []float32 {
 // order (choice score descending, id ascending). Valid until the next step.
 type Choice struct {
 	k       int
+	router  int       // number of the router
 	ids     []int32   // [rows, k]
 	weights []float32 // [rows, k]
 }
@@ -66,7 +67,7 @@ type Program struct {
 	c       *C.canon_program
 	labels  []string
 	routers []RouterSpec
-	tables  []*ExpertTable
+	tables  []routed // in the order of the operations that read them
 	kvs     []*KV
 	ops     []C.canon_op // as added, for Image
 	buffers []Block
@@ -76,6 +77,12 @@ type Program struct {
 	built   bool
 	err     error
 	step    stepMemory
+}
+
+// routed is a table with the number of the router whose choice it serves.
+type routed struct {
+	*ExpertTable
+	router int
 }
 
 // NewProgram returns an empty program whose buffers lie in the arena.
@@ -407,7 +414,7 @@ type RouterSpec struct {
 // Router chooses experts for each row from logits [experts] and returns where the choice is written. Routers are numbered
 // in the order of these calls; Step.Banned speaks of those numbers.
 func (p *Program) Router(logits *Buffer, s RouterSpec) *Choice {
-	c := &Choice{k: s.TopK}
+	c := &Choice{k: s.TopK, router: len(p.routers)}
 	if !p.same(logits) {
 		return c
 	}
@@ -471,11 +478,11 @@ func (p *Program) MoE(dst, src *Buffer, choice *Choice, table *ExpertTable, shar
 	case (choice == nil) != (table == nil), table == nil && shared == nil, dst.Width() != h, dst.c.data == src.c.data:
 		p.fail("feed-forward of width %d into %d needs a table with its choice, or a shared record, or both", h, dst.Width())
 		return
-	case table != nil && (table.layout == nil || table.layout.hidden != h || choice.ids == nil || dst.c.logits != 0):
+	case table != nil && (table.layout == nil || table.layout.Down.Rows != h || choice.ids == nil || dst.c.logits != 0):
 		p.fail("expert table is empty or not of width %d", h)
 		return
-	case shared != nil && shared.hidden != h:
-		p.fail("shared expert of width %d in a layer of width %d", shared.hidden, h)
+	case shared != nil && shared.Hidden() != h:
+		p.fail("shared expert of width %d in a layer of width %d", shared.Hidden(), h)
 		return
 	}
 	if table != nil {
@@ -483,11 +490,11 @@ func (p *Program) MoE(dst, src *Buffer, choice *Choice, table *ExpertTable, shar
 		op.table = (*unsafe.Pointer)(unsafe.Pointer(unsafe.SliceData(table.ptrs)))
 		op.routed = table.layout.c
 		op.i[0], op.i[1] = C.int32_t(table.experts), C.int32_t(choice.k)
-		groups[table.layout.gate.Group()] = true
-		p.tables = append(p.tables, table)
+		groups[int(table.layout.c.gate.group)] = true
+		p.tables = append(p.tables, routed{table, choice.router})
 	}
 	if shared != nil {
-		op.shared = shared.c
+		op.shared = shared.layout.c
 		op.shared_block = unsafe.Pointer(unsafe.SliceData(shared.block))
 		groups[shared.gate.Group()] = true
 	}

@@ -54,6 +54,7 @@ struct canon_program {
   int32_t item_n, split, split_blocks, parts;
   int64_t *first_chunk;                 // [ops of a product phase + 1]
   int32_t *tiles_per_chunk;
+  int32_t begin;                        // first phase of the running part
   _Atomic int32_t fault_n;
 };
 

@@ -47,10 +47,11 @@ func RuleQuantise(x []float32, group int) (q []int8, scale []float32, sum []int3
 
 // RuleProduct is one output of src: rule 2 for integer forms, rule 3 for the others, no bias.
 func RuleProduct(src Source, row int, x []float32) (float32, error) {
-	m, _, err := src.layout(0)
+	l, err := src.Layout()
 	if err != nil {
 		return 0, err
 	}
+	m, _, _ := l.place(src.Name, 0)
 	if row < 0 || row >= src.Rows || len(x) != src.Cols {
 		return 0, fmt.Errorf("canon: rule: row %d of [%d, %d] with %d inputs", row, src.Rows, src.Cols, len(x))
 	}

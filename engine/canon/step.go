@@ -202,7 +202,15 @@ func (p *Program) check(s *Step) error {
 // Run executes the program for one step and returns when all of it is done: results lie in the program's buffers and
 // choices. A *FaultError means that the named rows failed and all others are valid; any other error means that nothing ran.
 // The call takes as long as the step; one program runs on a pool at a time.
-func (p *Program) Run(s *Step) error {
+func (p *Program) Run(s *Step) error { return p.run(s, nil) }
+
+// RunInParts is Run with a stop before the routed experts of each layer: there ready is called with the number of the
+// router (in the order of Program.Router), whose choice is complete for all rows, and may put the chosen records into the
+// layer's table. An error of ready ends the step and is returned; the rows' results are then worthless. The arithmetic is
+// that of Run.
+func (p *Program) RunInParts(s *Step, ready func(router int) error) error { return p.run(s, ready) }
+
+func (p *Program) run(s *Step, ready func(router int) error) error {
 	if err := p.check(s); err != nil {
 		return err
 	}
@@ -236,7 +244,21 @@ func (p *Program) Run(s *Step) error {
 	c.tokens, c.positions, c.sequence = (*C.int32_t)(&m.tokens[0]), (*C.int32_t)(&m.positions[0]), (*C.int32_t)(&m.sequence[0])
 	c.pages, c.logit_row, c.faults = (*C.int32_t)(&m.pages[0]), (*C.int32_t)(&m.logitRows[0]), (*C.int32_t)(&m.faults[0])
 	clear(m.faults[:2*len(s.Tokens)])
-	if C.canon_run(p.pool.c, p.c, &c) == 0 {
+	faults, all := C.int(0), C.int32_t(1<<30)
+	if ready == nil {
+		faults = C.canon_run(p.pool.c, p.c, &c, 0, all)
+	} else {
+		from, stop := C.int32_t(0), C.canon_program_stop(p.c, 0)
+		for _, t := range p.tables {
+			faults = C.canon_run(p.pool.c, p.c, &c, from, stop)
+			if err := ready(t.router); err != nil {
+				return err
+			}
+			from, stop = stop, C.canon_program_stop(p.c, stop+1)
+		}
+		faults = C.canon_run(p.pool.c, p.c, &c, from, all)
+	}
+	if faults == 0 {
 		return nil
 	}
 	return p.Faults(m.faults[:2*len(s.Tokens)])
