@@ -10,24 +10,23 @@ package gguf
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"hash"
 	"io"
 	"math"
 	"math/bits"
 	"unicode/utf8"
+	"unsafe"
 )
 
 // Limits on what a file may hold. Real ones stay far below each of them.
 const (
-	MaxHeader   = 96 << 20 // bytes before the data: long vocabularies take 15 MB
+	MaxHeader   = 40 << 20 // bytes before the data: long vocabularies take 15 MB
 	maxEntries  = 1 << 12  // metadata entries
 	maxTensors  = 1 << 16  // tensors of one file
 	maxKey      = 1 << 8   // bytes of a key or of a tensor's name
 	maxText     = 1 << 24  // bytes of one string: a chat template, or a whole tokenizer
-	maxElements = 1 << 22  // elements of one array: merges of the longest vocabularies are 1 << 20
+	maxElements = 1 << 20  // elements of one array: the longest vocabularies have 450,000 merges
 	maxDims     = 4        // dimensions of a tensor
 	maxAlign    = 1 << 20  // bytes; 32 is the common one
 )
@@ -109,7 +108,6 @@ type Tensor struct {
 type File struct {
 	Version int
 	Data    int64    // first byte of tensor data
-	Digest  [32]byte // SHA-256 of the metadata and the tensor table
 	Tensors []Tensor // in file order
 	values  map[string]value
 	reader  io.ReaderAt
@@ -117,7 +115,7 @@ type File struct {
 
 // Parse reads the header of a file of size bytes. Errors are of type *Error, but for those of the reader.
 func Parse(reader io.ReaderAt, size int64) (*File, error) {
-	s := &scanner{reader: reader, size: min(size, MaxHeader), whole: size, digest: sha256.New()}
+	s := &scanner{reader: reader, size: min(size, MaxHeader), whole: size}
 	f := &File{reader: reader, values: map[string]value{}}
 	var magic [4]byte
 	s.bytes(magic[:])
@@ -170,8 +168,6 @@ func Parse(reader io.ReaderAt, size int64) (*File, error) {
 		f.Tensors = append(f.Tensors, t)
 	}
 	f.Data = (s.at + align - 1) / align * align
-	s.seal()
-	s.digest.Sum(f.Digest[:0])
 	return f, f.place(size)
 }
 
@@ -218,10 +214,8 @@ type scanner struct {
 	size   int64 // of the header at most
 	whole  int64 // of the file
 	at     int64
-	loaded []byte // what the block holds
-	window []byte // its unread end, from at
+	window []byte // unread bytes, from at
 	block  []byte
-	digest hash.Hash
 	err    error
 }
 
@@ -250,7 +244,6 @@ func (s *scanner) fill(n int64) bool {
 	if s.block == nil {
 		s.block = make([]byte, 1<<18)
 	}
-	s.seal()
 	kept := copy(s.block, s.window)
 	got, err := s.reader.ReadAt(s.block[kept:min(int64(len(s.block)), s.size-s.at)], s.at+int64(kept))
 	if err != nil && err != io.EOF {
@@ -261,15 +254,8 @@ func (s *scanner) fill(n int64) bool {
 		s.fail(&Error{Offset: s.at, Problem: "the file became shorter while it was read"})
 		return false
 	}
-	s.loaded = s.block[:kept+got]
-	s.window = s.loaded
+	s.window = s.block[:kept+got]
 	return true
-}
-
-// seal adds what has been read of the block to the digest.
-func (s *scanner) seal() {
-	s.digest.Write(s.loaded[:len(s.loaded)-len(s.window)])
-	s.loaded = s.window
 }
 
 func (s *scanner) advance(n int64) []byte {
@@ -323,17 +309,18 @@ func (s *scanner) count(what string, most, width int64) int64 {
 	return int64(n)
 }
 
-// length reads the 64-bit length of a string.
-func (s *scanner) length(most int64, what string) int64 {
+// length reads the 64-bit length of a string. What it is the length of is said in two parts, which are joined only for an
+// error: a vocabulary has a quarter of a million strings.
+func (s *scanner) length(most int64, what, of string) int64 {
 	at, n := s.at, s.u64()
 	switch {
 	case s.err != nil:
 		return 0
 	case n > uint64(most):
-		s.fail(&Error{Offset: at, Problem: fmt.Sprintf("%s of %d bytes, more than the %d allowed", what, n, most)})
+		s.fail(&Error{Offset: at, Problem: fmt.Sprintf("%s%s of %d bytes, more than the %d allowed", what, of, n, most)})
 		return 0
 	case int64(n) > s.size-s.at:
-		s.fail(&Error{Offset: at, Problem: fmt.Sprintf("%s of %d bytes goes beyond the file", what, n)})
+		s.fail(&Error{Offset: at, Problem: fmt.Sprintf("%s%s of %d bytes goes beyond the file", what, of, n)})
 		return 0
 	}
 	return int64(n)
@@ -341,7 +328,7 @@ func (s *scanner) length(most int64, what string) int64 {
 
 // text reads a short string.
 func (s *scanner) text(most int64, what string) string {
-	at, n := s.at, s.length(most, what)
+	at, n := s.at, s.length(most, what, "")
 	if !s.fill(n) {
 		return ""
 	}
@@ -366,7 +353,7 @@ func (s *scanner) value(key string) value {
 	case int(v.kind) >= len(widths):
 		return fail("unknown type %d", uint32(v.kind))
 	case v.kind == kindString:
-		v.count = s.length(maxText, "the text of "+key)
+		v.count = s.length(maxText, "the text of ", key)
 		v.at, v.size = s.at, v.count
 		s.skip(v.count)
 		return v
@@ -396,7 +383,7 @@ func (s *scanner) value(key string) value {
 	v.count = s.count("elements of "+key, maxElements, 8)
 	v.at = s.at
 	for range v.count {
-		s.skip(s.length(maxText, "an element of "+key))
+		s.skip(s.length(maxText, "an element of ", key))
 		if s.err != nil {
 			break
 		}
@@ -626,7 +613,7 @@ func (f *File) Texts(key string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	whole := string(content)
+	whole := unsafe.String(unsafe.SliceData(content), len(content)) // nobody else has these bytes
 	out := make([]string, 0, v.count)
 	for at := 0; len(out) < int(v.count); {
 		// The lengths have been held to the array's end when the header was read, and are again in case the file changed.

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
+	"io"
 )
 
 // fingerprint is SHA-256 over length-prefixed parts, so that moving bytes from one part to the next changes the sum.
@@ -22,4 +23,16 @@ func (f fingerprint) part(name string, data []byte) {
 	f.Write([]byte(name))
 	f.number(int64(len(data)))
 	f.Write(data)
+}
+
+// stream is part without holding the data: a part of the reader's whole length.
+func (f fingerprint) stream(name string, data *io.SectionReader) error {
+	f.number(int64(len(name)))
+	f.Write([]byte(name))
+	f.number(data.Size())
+	n, err := io.Copy(f, data)
+	if err == nil && n != data.Size() {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
 }

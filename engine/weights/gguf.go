@@ -131,7 +131,7 @@ func (c *Checkpoint) parseGGUF(name string) (*file, *gguf.File, error) {
 	if err != nil {
 		return nil, nil, errors.Join(ggufError(name, err), handle.Close())
 	}
-	return &file{name: name, handle: handle, size: info.Size(), header: table.Digest[:], data: min(table.Data, info.Size())}, table, nil
+	return &file{name: name, handle: handle, size: info.Size(), head: min(table.Data, info.Size()), data: min(table.Data, info.Size())}, table, nil
 }
 
 // checkSplit holds a part to what it says of itself.

@@ -74,7 +74,7 @@ type sideFS struct{ c *Checkpoint }
 
 // Open implements fs.FS.
 func (s sideFS) Open(name string) (fs.File, error) {
-	data, err := s.c.File(name, 1<<30)
+	data, err := s.c.File(name, maxSide)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}

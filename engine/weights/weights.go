@@ -23,15 +23,20 @@ import (
 
 // Limits on what a model folder may ask for. Real checkpoints stay far below each of them.
 const (
-	MaxHeader  = 100 << 20 // bytes of one safetensors header (the format's own limit)
-	MaxIndex   = 256 << 20 // bytes of model.safetensors.index.json
-	MaxConfig  = 4 << 20   // bytes of config.json
-	MaxShards  = 4096      // files of one checkpoint
-	MaxTensors = 1 << 18   // tensors of one file
-	MaxDims    = 8         // dimensions of one tensor
+	MaxHeader  = 48 << 20 // bytes of all safetensors headers of a checkpoint: a trillion int4 parameters take 34 MB
+	MaxIndex   = 48 << 20 // bytes of model.safetensors.index.json
+	MaxConfig  = 4 << 20  // bytes of config.json
+	MaxShards  = 4096     // files of one checkpoint
+	MaxTensors = 1 << 18  // tensors of one checkpoint
+	MaxDims    = 8        // dimensions of one tensor
 
-	maxMetadata = 1 << 12 // entries of __metadata__
-	maxName     = 255     // bytes of a file's name, as file systems have it
+	maxSide       = 1 << 30  // bytes of a side file
+	maxFileHeader = 24 << 20 // bytes of one safetensors header
+	maxPerFile    = 1 << 17  // tensors of one safetensors file
+	maxMetadata   = 1 << 12  // entries of __metadata__
+	maxNote       = 8 << 20  // bytes of one of them
+	maxName       = 255      // bytes of a file's name, as file systems have it
+	maxTensorName = 1 << 10  // bytes of a tensor's name
 )
 
 // FormatError is a refusal of a model folder's content. Every field but Problem may be empty or, for Offset, negative.
@@ -105,8 +110,10 @@ type file struct {
 	name   string
 	handle *os.File
 	size   int64
-	header []byte // raw header, part of the checkpoint's hash
-	data   int64  // first byte of tensor data
+	headAt int64             // where the header begins, which is part of the checkpoint's hash
+	head   int64             // its length
+	data   int64             // first byte of tensor data
+	notes  map[string]string // of the header, where a reader wants them; else nil
 }
 
 // Tensors is a table of named tensors over open files. It is immutable after opening; all methods but Close may be
@@ -149,7 +156,7 @@ func OpenTensors(dir, name string) (*Tensors, error) {
 		return nil, fmt.Errorf("weights: opening folder: %w", err)
 	}
 	t := &Tensors{root: root, byName: map[string]Tensor{}}
-	if err := t.openSingle(name); err != nil {
+	if err := t.openSafetensors(name); err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
@@ -185,11 +192,10 @@ func (c *Checkpoint) openFolder() error {
 		return err
 	}
 	c.config = config
-	if err := c.openTensors(); err != nil {
+	if c.scheme, err = readScheme(config); err != nil {
 		return err
 	}
-	c.scheme, err = readScheme(config)
-	return err
+	return c.openTensors()
 }
 
 // Names of the tensor files of a folder.
@@ -209,7 +215,7 @@ func (c *Checkpoint) openTensors() error {
 	_, err := c.root.Lstat(index)
 	switch {
 	case err == nil:
-		return c.openShards(index)
+		return c.openShards()
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("weights: %s: %w", index, err)
 	}
@@ -217,18 +223,7 @@ func (c *Checkpoint) openTensors() error {
 		return &FormatError{File: single, Offset: -1, Problem: "not found, nor " + index,
 			Remedy: "point at a folder with a safetensors checkpoint"}
 	}
-	return c.openSingle(single)
-}
-
-// openSingle fills the table from one file.
-func (t *Tensors) openSingle(name string) error {
-	f, entries, err := openSafetensors(t.root, name)
-	if err != nil {
-		return err
-	}
-	t.files = append(t.files, f)
-	maps.Copy(t.byName, entries)
-	return nil
+	return c.openSafetensors(single)
 }
 
 // Close releases the files. Tensors must not be read afterwards.
@@ -291,16 +286,16 @@ func (c *Checkpoint) fingerprint() (string, error) {
 	h := newFingerprint()
 	h.part("config.json", c.config)
 	if c.side == nil { // side files that come from the tensor files are covered by those
-		tokenizer, err := c.readFile("tokenizer.json", 1<<30)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := c.addFile(h, "tokenizer.json"); err != nil {
 			return "", err
 		}
-		h.part("tokenizer.json", tokenizer)
 	}
 	const blocks, block = 64, 4096
 	buf := make([]byte, block)
 	for _, f := range c.files {
-		h.part(f.name, f.header)
+		if err := h.stream(f.name, io.NewSectionReader(f.handle, f.headAt, f.head)); err != nil {
+			return "", fmt.Errorf("weights: reading %s: %w", f.name, err)
+		}
 		data := f.size - f.data
 		h.number(data)
 		for i := range int64(blocks) {
@@ -313,4 +308,28 @@ func (c *Checkpoint) fingerprint() (string, error) {
 		}
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// addFile adds a file of the folder to a fingerprint, as an empty one if it is missing.
+func (c *Checkpoint) addFile(h fingerprint, name string) error {
+	f, err := openFile(c.root, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		h.part(name, nil)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("weights: reading %s: %w", name, err)
+	}
+	if info.Size() > maxSide {
+		return tooLong(name, info.Size(), maxSide)
+	}
+	if err := h.stream(name, io.NewSectionReader(f, 0, info.Size())); err != nil {
+		return fmt.Errorf("weights: reading %s: %w", name, err)
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package weights
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -100,12 +101,12 @@ func TestBadHeadersAreRefused(t *testing.T) {
 		{"metadata is a list", `{"__metadata__":[],` + good + `}`, "__metadata__"},
 		{"a value of metadata is nested", `{"__metadata__":{"x":{}},` + good + `}`, "__metadata__"},
 		{"metadata of 5,000 entries", `{"__metadata__":{` + repeated(5000, `"%d":""`) + `},` + good + `}`, "more than the 4096 entries"},
-		{"300,000 tensors", `{` + repeated(300_000, `"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}`) + `}`, "more than the 262144 tensors"},
+		{"300,000 tensors", `{` + repeated(300_000, `"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}`) + `}`, "more than the 131072 tensors"},
 		{"shape is an object", `{"a":{"dtype":"F32","shape":{},"data_offsets":[0,16]}}`, "shape is not a list"},
 		{"a million dimensions", `{"a":{"dtype":"F32","shape":[` + repeated(1_000_000, "%d") + `],"data_offsets":[0,16]}}`, "more than the 8 dimensions"},
 		{"nested deeply", `{"a":` + strings.Repeat(`[`, 20000) + strings.Repeat(`]`, 20000) + `}`, "header:"},
 	} {
-		_, err := parseHeader("f.safetensors", []byte(test.header), 16)
+		_, err := parseHeader("f.safetensors", strings.NewReader(test.header), int64(len(test.header)), 16, maxPerFile)
 		var refusal *FormatError
 		if !errors.As(err, &refusal) || !strings.Contains(err.Error(), test.want) || refusal.File != "f.safetensors" || refusal.Remedy == "" {
 			t.Errorf("%s: %v, want a FormatError with %q", test.name, err, test.want)
@@ -120,7 +121,7 @@ func TestGoodHeadersAreRead(t *testing.T) {
 		`{"z":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"a":{"data_offsets":[0,16],"shape":[4,1],"dtype":"F32"}}`,
 		`{"a":{"dtype":"F4","shape":[32],"data_offsets":[0,16]}}`,
 	} {
-		if _, err := parseHeader("f", []byte(header), 16); err != nil {
+		if _, err := parseHeader("f", strings.NewReader(header), int64(len(header)), 16, MaxTensors); err != nil {
 			t.Errorf("%s: %v", header, err)
 		}
 	}
@@ -140,7 +141,7 @@ func TestBadFilesAreRefused(t *testing.T) {
 		{"longer than its tensors", append(slices.Clone(good), 0), "too long"},
 		{"header of 2^63 bytes", binary.LittleEndian.AppendUint64(nil, 1<<63), "exceeds"},
 		{"header of 200 MB", binary.LittleEndian.AppendUint64(nil, 200<<20), "exceeds"},
-		{"header of 50 MB in a file of 8 bytes", binary.LittleEndian.AppendUint64(nil, 50<<20), "truncated"},
+		{"header of 20 MB in a file of 8 bytes", binary.LittleEndian.AppendUint64(nil, 20<<20), "truncated"},
 	} {
 		_, err := Open(folder(t, map[string][]byte{"config.json": []byte(`{}`), "model.safetensors": test.data}))
 		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), "model.safetensors") {
@@ -207,9 +208,9 @@ func TestShardsMustAgreeWithTheirIndex(t *testing.T) {
 }
 
 func TestErrorsDoNotRepeatLongNames(t *testing.T) {
-	long := strings.Repeat("x", 100_000)
+	long := strings.Repeat("x", 1000)
 	dir := folder(t, map[string][]byte{"config.json": []byte(`{}`), "model.safetensors.index.json": []byte(`{"weight_map":{"` + long + `":"` + long + `.safetensors"}}`)})
-	if _, err := Open(dir); err == nil || len(err.Error()) > 2000 || !strings.Contains(err.Error(), "not a plain .safetensors name") {
+	if _, err := Open(dir); err == nil || len(err.Error()) > 1000 || !strings.Contains(err.Error(), "not a plain .safetensors name") {
 		t.Errorf("%.3000v", err)
 	}
 }
@@ -456,13 +457,13 @@ func FuzzHeader(f *testing.F) {
 		f.Add([]byte(seed), uint64(16))
 	}
 	f.Fuzz(func(t *testing.T, header []byte, data uint64) {
-		list, err := parseHeader("f", header, data)
+		list, err := parseHeader("f", bytes.NewReader(header), int64(len(header)), data, MaxTensors)
 		if err != nil {
 			return
 		}
 		// Whatever was accepted covers the data exactly once.
 		at := uint64(0)
-		for _, n := range list {
+		for _, n := range list.tensors {
 			if n.Offsets[0] != at || n.Offsets[1] < at || n.Offsets[1] > data {
 				t.Fatalf("%q lies at %v of %d bytes, expected from %d", n.name, n.Offsets, data, at)
 			}
