@@ -97,7 +97,8 @@ type Expert struct {
 	Prompts     int       `json:"prompts"`             // open texts that selected it at least once
 	Share       []float64 `json:"share"`               // mean share of each topic; affinities when imported
 	Mass        []float64 `json:"mass,omitempty"`      // mean router weight per token of each topic; nil when imported
-	Low         []float64 `json:"lift_low,omitempty"`  // lower 95 % bound of the lift (bootstrap-t)
+	Estimate    []float64 `json:"lift,omitempty"`      // lift with half a selection added to every topic: what the interval is of
+	Low         []float64 `json:"lift_low,omitempty"`  // lower 95 % bound of Estimate (bootstrap-t)
 	High        []float64 `json:"lift_high,omitempty"` // upper bound
 	P           []float64 `json:"p,omitempty"`         // corrected over the family (max-T)
 	Q           []float64 `json:"q,omitempty"`         // Benjamini-Hochberg over the family
@@ -127,8 +128,15 @@ func (e *Expert) Affinity(c int) float64 {
 	return e.Share[c] / sum
 }
 
-// Lift returns the expert's mean share in topic c over its mean over topics; 1 means as often as anywhere.
-func (e *Expert) Lift(c int) float64 { return e.Affinity(c) * float64(len(e.Share)) }
+// Lift returns the expert's mean share in topic c over its mean over topics; 1 means as often as anywhere. Where there
+// is an interval it is the estimate that the interval belongs to, which differs from the plain ratio by half a selection
+// a topic: a topic without any selection has a small lift, not 0.
+func (e *Expert) Lift(c int) float64 {
+	if len(e.Estimate) > 0 {
+		return e.Estimate[c]
+	}
+	return e.Affinity(c) * float64(len(e.Share))
+}
 
 // Top returns the topic with the highest share (the first of equals).
 func (e *Expert) Top() int {
@@ -157,6 +165,7 @@ type Label struct {
 	Within    float64       `json:"within"`              // lift among tokens of the same id (Mantel-Haenszel rate ratio); 0 = not computed
 	WithinP   float64       `json:"within_p"`            // corrected over the labels
 	Shuffled  float64       `json:"shuffled"`            // lift when the words of the texts are shuffled; 0 = not run
+	Crossed   float64       `json:"crossed,omitzero"`    // lift in the texts that cross the topic with another; 0 = there are none
 	Confirmed *Confirmation `json:"confirmed,omitempty"` // on sealed texts
 	Causal    *Effect       `json:"causal,omitempty"`    // when ablated
 }
@@ -202,13 +211,15 @@ type Layer struct {
 // Controls are the checks that a build of an atlas must pass, or whose result a reader must see.
 type Controls struct {
 	Shuffles         int     `json:"shuffles"`
-	ShuffledLabels   float64 `json:"shuffled_labels"`   // mean labels a shuffle
-	FalseLabelRate   float64 `json:"false_label_rate"`  // ShuffledLabels / labels observed; 0 when both are 0, 1 at most
-	CommonTokens     float64 `json:"common_tokens"`     // part of token positions whose id occurs in at least two topics
-	LexicalLabels    int     `json:"lexical_labels"`    // labels that do not survive the token-identity control
-	ShuffledWords    int     `json:"shuffled_words"`    // open texts that were also read with their words shuffled
-	ShuffleSurvival  float64 `json:"shuffle_survival"`  // part of labels whose lift stays above MinLift without word order
-	PositionSurvival float64 `json:"position_survival"` // part of labels whose lift stays above MinLift without the first 32 positions
+	ShuffledLabels   float64 `json:"shuffled_labels"`         // mean labels a shuffle
+	FalseLabelRate   float64 `json:"false_label_rate"`        // ShuffledLabels / labels observed; 0 when both are 0, 1 at most
+	CommonTokens     float64 `json:"common_tokens"`           // part of token positions whose id occurs in at least two topics
+	LexicalLabels    int     `json:"lexical_labels"`          // labels that do not survive the token-identity control
+	ShuffledWords    int     `json:"shuffled_words"`          // open texts that were also read with their words shuffled
+	ShuffleSurvival  float64 `json:"shuffle_survival"`        // part of labels whose lift stays above MinLift without word order
+	PositionSurvival float64 `json:"position_survival"`       // part of labels whose lift stays above MinLift without the first 32 positions
+	CrossedLabels    int     `json:"crossed_labels,omitzero"` // labels of topics that crossed texts hold
+	CrossedHeld      int     `json:"crossed_held,omitzero"`   // of these, labels whose lift stays above MinLift there
 }
 
 // Sealed is the confirmation on texts that took no part in labelling.

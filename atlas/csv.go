@@ -5,7 +5,18 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 )
+
+// plain is a text cell that a spreadsheet shows as it stands: programs run a cell that begins with one of = + - @ (or a
+// tab or carriage return before it) as a formula, and the names in an atlas are whoever's wrote it. An apostrophe before
+// it says "text".
+func plain(s string) string {
+	if s != "" && strings.ContainsRune("=+-@\t\r\n", rune(s[0])) {
+		return "'" + s
+	}
+	return s
+}
 
 // csvColumns are the columns of WriteCSV: one row an expert and topic.
 var csvColumns = []string{
@@ -41,7 +52,7 @@ func (a *Atlas) WriteCSV(w io.Writer) error {
 				selections = strconv.FormatInt(e.Counts[c], 10)
 			}
 			err := out.Write([]string{
-				strconv.Itoa(e.Layer), strconv.Itoa(e.ID), string(e.State), topic, selections, cell(e.Share, c), cell(e.Mass, c),
+				strconv.Itoa(e.Layer), strconv.Itoa(e.ID), string(e.State), plain(topic), selections, cell(e.Share, c), cell(e.Mass, c),
 				strconv.FormatFloat(round(e.Affinity(c)), 'g', -1, 64), strconv.FormatFloat(round(e.Lift(c)), 'g', -1, 64),
 				cell(e.Low, c), cell(e.High, c), cell(e.P, c), cell(e.Q, c), cell(e.Support, c), labels[pair{e.Layer, e.ID, c}],
 			})

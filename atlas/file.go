@@ -252,7 +252,7 @@ func (e *Expert) check(topics int, kind Kind) error {
 		must bool
 	}{
 		{"counts", len(e.Counts), kind == Measured}, {"mass", len(e.Mass), kind == Measured}, {"support", len(e.Support), kind == Measured},
-		{"lift_low", len(e.Low), tested}, {"lift_high", len(e.High), tested}, {"p", len(e.P), tested}, {"q", len(e.Q), tested},
+		{"lift", len(e.Estimate), false}, {"lift_low", len(e.Low), tested}, {"lift_high", len(e.High), tested}, {"p", len(e.P), tested}, {"q", len(e.Q), tested},
 	} {
 		if f.n != topics && (f.n != 0 || f.must) {
 			return fmt.Errorf("%d values of %s for %d topics", f.n, f.name, topics)
@@ -265,7 +265,7 @@ func (e *Expert) check(topics int, kind Kind) error {
 	}{
 		// Shares are of tokens, or affinities; router weights may be scaled; a lift is at most the number of topics.
 		{"share", e.Share, 1}, {"mass", e.Mass, 1e6}, {"support", e.Support, 1}, {"p", e.P, 1}, {"q", e.Q, 1},
-		{"lift_low", e.Low, float64(topics)}, {"lift_high", e.High, float64(topics)}, {"specificity", []float64{max(e.Specificity, 0)}, 1},
+		{"lift", e.Estimate, float64(topics)}, {"lift_low", e.Low, float64(topics)}, {"lift_high", e.High, float64(topics)}, {"specificity", []float64{max(e.Specificity, 0)}, 1},
 	} {
 		const slack = 1e-9 // of rounding
 		for _, v := range f.values {
@@ -277,6 +277,9 @@ func (e *Expert) check(topics int, kind Kind) error {
 	for c := range e.Low {
 		if c < len(e.High) && e.Low[c] > e.High[c] {
 			return fmt.Errorf("lift from %g to %g", e.Low[c], e.High[c])
+		}
+		if len(e.Estimate) > 0 && c < len(e.High) && (e.Estimate[c] < e.Low[c] || e.Estimate[c] > e.High[c]) {
+			return fmt.Errorf("lift %g outside its interval from %g to %g", e.Estimate[c], e.Low[c], e.High[c])
 		}
 	}
 	if e.Prompts < 0 || slices.ContainsFunc(e.Counts, func(n int64) bool { return n < 0 || n > 1<<50 }) {

@@ -49,14 +49,14 @@ func small() *Atlas {
 		Shape:  Shape{Layers: []int{1, 2}, Experts: 2, TopK: 1},
 		Topics: []string{"code", "law"},
 		Experts: []Expert{
-			{Layer: 1, ID: 0, State: Specialist, Counts: []int64{900, 100}, Prompts: 20, Share: []float64{0.9, 0.1}, Mass: []float64{0.8, 0.1}, Low: []float64{1.7, 0.1}, High: []float64{1.9, 0.3}, P: []float64{0.0005, 1}, Q: []float64{0.001, 1}, Support: []float64{1, 0.8}, Specificity: 0.5},
-			{Layer: 1, ID: 1, State: Generalist, Counts: []int64{100, 900}, Prompts: 20, Share: []float64{0.1, 0.9}, Mass: []float64{0.2, 0.9}, Low: []float64{0.1, 1.7}, High: []float64{0.3, 1.9}, P: []float64{1, 0.06}, Q: []float64{1, 0.04}, Support: []float64{0.8, 1}, Specificity: 0.5},
-			{Layer: 2, ID: 0, State: Generalist, Counts: []int64{990, 1000}, Prompts: 20, Share: []float64{0.99, 1}, Mass: []float64{1, 1}, Low: []float64{0.9, 0.9}, High: []float64{1.1, 1.1}, P: []float64{1, 1}, Q: []float64{1, 1}, Support: []float64{1, 1}},
+			{Layer: 1, ID: 0, State: Specialist, Counts: []int64{900, 100}, Prompts: 20, Share: []float64{0.9, 0.1}, Mass: []float64{0.8, 0.1}, Estimate: []float64{1.79, 0.21}, Low: []float64{1.7, 0.1}, High: []float64{1.9, 0.3}, P: []float64{0.0005, 1}, Q: []float64{0.001, 1}, Support: []float64{1, 0.8}, Specificity: 0.5},
+			{Layer: 1, ID: 1, State: Generalist, Counts: []int64{100, 900}, Prompts: 20, Share: []float64{0.1, 0.9}, Mass: []float64{0.2, 0.9}, Estimate: []float64{0.21, 1.79}, Low: []float64{0.1, 1.7}, High: []float64{0.3, 1.9}, P: []float64{1, 0.06}, Q: []float64{1, 0.04}, Support: []float64{0.8, 1}, Specificity: 0.5},
+			{Layer: 2, ID: 0, State: Generalist, Counts: []int64{990, 1000}, Prompts: 20, Share: []float64{0.99, 1}, Mass: []float64{1, 1}, Estimate: []float64{0.995, 1.005}, Low: []float64{0.9, 0.9}, High: []float64{1.1, 1.1}, P: []float64{1, 1}, Q: []float64{1, 1}, Support: []float64{1, 1}},
 			{Layer: 2, ID: 1, State: Insufficient, Counts: []int64{10, 0}, Prompts: 1, Share: []float64{0.01, 0}, Mass: []float64{0.01, 0}, Support: []float64{0.1, 0}},
 		},
-		Labels:   []Label{{Layer: 1, ID: 0, Topic: 0, Lift: 1.8, Low: 1.7, High: 1.9, P: 0.0005, Q: 0.001, Support: 1, Within: 1.6, WithinP: 0.001, Shuffled: 1.2, Confirmed: &Confirmation{Lift: 1.7, Low: 1.2, High: 1.9, Sign: true, Held: true}}},
+		Labels:   []Label{{Layer: 1, ID: 0, Topic: 0, Lift: 1.8, Low: 1.7, High: 1.9, P: 0.0005, Q: 0.001, Support: 1, Within: 1.6, WithinP: 0.001, Shuffled: 1.2, Crossed: 1.6, Confirmed: &Confirmation{Lift: 1.7, Low: 1.2, High: 1.9, Sign: true, Held: true}}},
 		Layers:   []Layer{{Layer: 1, Information: 0.4, Lexical: 0.2, Reliability: 0.9, LengthPart: 0.01, PositionPart: 0.002}, {Layer: 2, Information: 0.001}},
-		Controls: Controls{Shuffles: 200, ShuffledLabels: 0.01, FalseLabelRate: 0.01, CommonTokens: 0.7, ShuffledWords: 12, PositionSurvival: 1},
+		Controls: Controls{Shuffles: 200, ShuffledLabels: 0.01, FalseLabelRate: 0.01, CommonTokens: 0.7, ShuffledWords: 12, PositionSurvival: 1, CrossedLabels: 1, CrossedHeld: 1},
 		Sealed: &Sealed{Texts: 4, Chance: 0.5, Best: 0, LabelsHeld: 1, LabelsSigns: 1, Crossed: []Crossing{{Topic: "law+code", Texts: 2, First: 1}},
 			Decoding: []Decoding{{Method: "logistic", Features: "shares", Correct: 4, N: 4, Accuracy: 1, Low: 0.51, High: 1, Confusion: [][]int{{2, 0}, {0, 2}}}}},
 		Summary: Summary{Experts: 3, Specialists: 1, Labels: 1, FalseLabelRate: 0.01, Seconds: 12.5, SealedDecoding: &SealedDecoding{Accuracy: 1, Low: 0.51, High: 1, N: 4, Chance: 0.5}},
@@ -122,6 +122,25 @@ func TestAChangedDocumentIsNoticed(t *testing.T) {
 	}
 }
 
+func TestNamesThatSpreadsheetsWouldRunAreTextInCSV(t *testing.T) {
+	for topic, want := range map[string]string{
+		"=1+1": "'=1+1", "+1": "'+1", "-1": "'-1", "@SUM(A1)": "'@SUM(A1)", "\t=1": "'\t=1", "law": "law", "": "", "a=b": "a=b",
+	} {
+		if got := plain(topic); got != want {
+			t.Errorf("%q is written %q, want %q", topic, got, want)
+		}
+	}
+	a := small()
+	a.Topics[1] = "=cmd|' /C calc'!A0"
+	var table bytes.Buffer
+	if err := a.WriteCSV(&table); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(table.String(), ",'=cmd|"); n != 4 {
+		t.Errorf("%d of 4 cells are marked as text:\n%s", n, table.String())
+	}
+}
+
 func TestBrokenDocumentsAreRefusedByName(t *testing.T) {
 	change := func(f func(*Atlas)) string {
 		a := small()
@@ -158,6 +177,7 @@ func TestBrokenDocumentsAreRefusedByName(t *testing.T) {
 		"a negative probability":   {change(func(a *Atlas) { a.Experts[0].Q[0] = -0.1 }), "q of -0.1"},
 		"a lift beyond the topics": {change(func(a *Atlas) { a.Experts[0].High[0] = 2.5 }), "lift_high of 2.5, want 0 to 2"},
 		"an interval backwards":    {change(func(a *Atlas) { e := &a.Experts[0]; e.Low[0], e.High[0] = e.High[0], e.Low[0] }), "lift from"},
+		"a lift outside":           {change(func(a *Atlas) { a.Experts[0].Estimate[1] = 0 }), "lift 0 outside its interval from 0.1 to 0.3"},
 		"negative counts":          {change(func(a *Atlas) { a.Experts[0].Counts[0] = -4 }), "counts [-4"},
 		"labels in an import": {change(func(a *Atlas) {
 			a.Kind = Imported

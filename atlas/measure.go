@@ -134,7 +134,7 @@ func measure(ctx context.Context, info engine.ModelInfo, set *probes.Set, observ
 		func() error { m.label(); return nil },
 		m.shuffled,
 		m.lexical,
-		func() error { m.context(observed); return m.sealed(observed) },
+		func() error { m.context(observed); m.crossed(observed); return m.sealed(observed) },
 	}
 	for i, step := range work {
 		if err := ctx.Err(); err != nil {
@@ -257,6 +257,7 @@ func (m *measurement) intervals() (err error) {
 			continue
 		}
 		at := i * topics
+		e.Estimate = rounded(m.lifts.Lift[at : at+topics])
 		e.Low, e.High = rounded(m.lifts.Low[at:at+topics]), rounded(m.lifts.High[at:at+topics])
 		e.P, e.Q = rounded(m.tests.P[at:at+topics]), rounded(m.tests.Q[at:at+topics])
 	}

@@ -167,3 +167,45 @@ func (m *measurement) confirm(s *Sealed, sealed *sample) error {
 	}
 	return nil
 }
+
+// crossed looks at every label in the texts that cross its topic with another (the recipe in Chinese for labels of cooking
+// and of chinese): their mean share over the mean over topics of the open texts. A label that follows the language keeps
+// its lift when the field changes; one that needs both loses it.
+func (m *measurement) crossed(observed map[string]*Observation) {
+	shape, topics := m.info.Shape, len(m.set.Topics)
+	sums := make(map[string][]float64, topics) // by topic, [layers*experts] shares
+	texts := map[string]int{}
+	for _, p := range m.set.Probes {
+		if !p.Crossed() {
+			continue
+		}
+		shares := sharesOf(shape, []*Observation{observed[p.ID]}, 0).Row(0)
+		first, second := p.Parts()
+		for _, topic := range []string{first, second} {
+			if sums[topic] == nil {
+				sums[topic] = make([]float64, len(shares))
+			}
+			for e, v := range shares {
+				sums[topic][e] += v
+			}
+			texts[topic]++
+		}
+	}
+	means := stats.Means(m.open.shares, m.open.design)
+	for i := range m.atlas.Labels {
+		l := &m.atlas.Labels[i]
+		topic, e := m.set.Topics[l.Topic], m.index(l.Layer, l.ID)
+		if texts[topic] == 0 {
+			continue
+		}
+		average := 0.0
+		for _, v := range means[e*topics : (e+1)*topics] {
+			average += v / float64(topics)
+		}
+		l.Crossed = round(sums[topic][e] / float64(texts[topic]) / average)
+		m.atlas.Controls.CrossedLabels++
+		if l.Crossed > m.options.MinLift {
+			m.atlas.Controls.CrossedHeld++
+		}
+	}
+}

@@ -86,6 +86,9 @@ func (a *Atlas) showControls(b *strings.Builder) {
 		fmt.Fprintf(b, "  word order: %.0f %% of labels keep a lift above %g in %d texts with shuffled words\n", 100*c.ShuffleSurvival, a.Provenance.MinLift, c.ShuffledWords)
 	}
 	fmt.Fprintf(b, "  position: %.0f %% of labels keep a lift above %g without the first %d positions\n", 100*c.PositionSurvival, a.Provenance.MinLift, early)
+	if c.CrossedLabels > 0 {
+		fmt.Fprintf(b, "  crossed texts: %d of %d labels keep a lift above %g where their topic meets another (a recipe in Chinese)\n", c.CrossedHeld, c.CrossedLabels, a.Provenance.MinLift)
+	}
 }
 
 func (a *Atlas) showSealed(b *strings.Builder) {

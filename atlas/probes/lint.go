@@ -18,6 +18,7 @@ type Rules struct {
 	MinClusters  int     // clusters of a topic's open texts; 0 = 10
 	MaxInCluster int     // open texts of one cluster; 0 = 6
 	Open, Sealed int     // texts a topic; 0 = any number of open ones, at least 1 sealed
+	Crossed      int     // texts of every pair of topics that is crossed at all; 0 = any number
 }
 
 // Finding is one thing to mend.
@@ -47,7 +48,7 @@ func Lint(s *Set, tokens func(text string) (int, error), r Rules) ([]Finding, er
 		clusters             map[string]int
 		sealedClusters       map[string]bool
 	}
-	topics := map[string]*topic{}
+	topics, pairs := map[string]*topic{}, map[string]int{}
 	for _, name := range s.Topics {
 		topics[name] = &topic{clusters: map[string]int{}, sealedClusters: map[string]bool{}}
 	}
@@ -67,6 +68,7 @@ func Lint(s *Set, tokens func(text string) (int, error), r Rules) ([]Finding, er
 		}
 		t := topics[p.Topic]
 		if t == nil {
+			pairs[p.Topic]++
 			continue // crossed: lengths and clusters of a topic do not count it
 		}
 		t.sum += n
@@ -107,6 +109,11 @@ func Lint(s *Set, tokens func(text string) (int, error), r Rules) ([]Finding, er
 		}
 		if t.sealed == 0 || r.Sealed > 0 && t.sealed != r.Sealed {
 			say("%d sealed texts: %d are wanted", t.sealed, max(1, r.Sealed))
+		}
+	}
+	for _, pair := range slices.Sorted(maps.Keys(pairs)) {
+		if n := pairs[pair]; r.Crossed > 0 && n != r.Crossed {
+			found = append(found, Finding{"", pair, fmt.Sprintf("%d texts: %d are wanted", n, r.Crossed)})
 		}
 	}
 	return found, nil

@@ -3,6 +3,8 @@ package probes
 import (
 	"strings"
 	"testing"
+
+	"covey/engine/tokenizer"
 )
 
 const small = `{"id":"code-1","topic":"code","split":"open","cluster":"go","kind":"raw","text":"func main() {}"}
@@ -123,6 +125,52 @@ func TestLintNamesWhatWeakensAMeasurement(t *testing.T) {
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("findings:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestTheBuiltinSetIsWhatItsDescriptionSays(t *testing.T) {
+	s, err := Builtin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := tokenizer.Load("../../models/smollm2-moe-32x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 60 to 250 tokens a text, mean lengths within 10 %, ten clusters a topic, none of them open and sealed.
+	findings, err := Lint(s, func(text string) (int, error) {
+		ids, err := tok.Encode(text, false)
+		return len(ids), err
+	}, Rules{Open: 40, Sealed: 12, Crossed: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range findings {
+		t.Error(f)
+	}
+	pairs := map[string]bool{}
+	for _, p := range s.Probes {
+		if p.Crossed() {
+			pairs[p.Topic] = true
+		}
+	}
+	if len(s.Topics) != 14 || len(pairs) != 12 {
+		t.Errorf("%d topics and %d crossed pairs, want 14 and 12", len(s.Topics), len(pairs))
+	}
+}
+
+func TestLintCountsTheTextsOfACrossedPair(t *testing.T) {
+	s, err := Read("small", strings.NewReader(small))
+	if err != nil {
+		t.Fatal(err)
+	}
+	findings, err := Lint(s, func(string) (int, error) { return 100, nil }, Rules{MinClusters: 1, Crossed: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "topic law+code: 1 texts: 3 are wanted"
+	if got := findings[len(findings)-1].String(); got != want {
+		t.Errorf("last finding %q, want %q", got, want)
 	}
 }
 

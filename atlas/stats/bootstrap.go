@@ -22,7 +22,7 @@ type BootstrapOptions struct {
 // Intervals of lift; slices are [cols, topics], between 0 and the number of topics. A pair about which nothing is known
 // (a column without any value) has the interval from 0 to C.
 type Intervals struct {
-	Lift           []float64 // as observed
+	Lift           []float64 // as observed, Pseudo added: always within Low and High
 	Low, High      []float64 // bootstrap-t (Hall 1988): the studentised error's quantiles around the observed value
 	PercentileLow  []float64 // quantiles of the resampled lift itself, the plainer interval that reads too narrow when skewed
 	PercentileHigh []float64
@@ -72,8 +72,9 @@ func Bootstrap(x Matrix, d Design, o BootstrapOptions) (*Intervals, error) {
 					continue
 				}
 				low, high := extremes(sc.t[p], k, sc.spare)
-				out.Low[at] = lift(sc.logit[p]-unsquare(high)*sc.err[p], topics)
-				out.High[at] = lift(sc.logit[p]-unsquare(low)*sc.err[p], topics)
+				// A skewed sample of few clusters can have all its studentised errors on one side; the estimate stays inside.
+				out.Low[at] = min(out.Lift[at], lift(sc.logit[p]-unsquare(high)*sc.err[p], topics))
+				out.High[at] = max(out.Lift[at], lift(sc.logit[p]-unsquare(low)*sc.err[p], topics))
 				low, high = extremes(sc.p[p], k, sc.spare)
 				out.PercentileLow[at], out.PercentileHigh[at] = float64(topics)*float64(low), float64(topics)*float64(high)
 			}

@@ -320,6 +320,30 @@ func TestColumnsWithoutValuesSayNothing(t *testing.T) {
 	}
 }
 
+func TestAnEstimateLiesWithinItsInterval(t *testing.T) {
+	x, d := family(3, 10, 40)
+	for r := range x.Rows {
+		for e := range x.Cols {
+			// Column e is never selected in one topic, and in few prompts of the others.
+			if d.Topic[r] == e%3 || (r+e)%7 > e%4 {
+				x.Row(r)[e] = 0
+			}
+		}
+	}
+	got, err := Bootstrap(x, d, BootstrapOptions{Draws: 200, Seed: 1, Pseudo: 1e-3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range got.Lift {
+		if v < got.Low[i] || v > got.High[i] {
+			t.Errorf("column %d topic %d: lift %g, interval %g to %g", i/3, i%3, v, got.Low[i], got.High[i])
+		}
+		if v == 0 {
+			t.Errorf("column %d topic %d: lift 0 beside an interval of the smoothed lift", i/3, i%3)
+		}
+	}
+}
+
 func TestCriticalAgreesWithCorrectedP(t *testing.T) {
 	x, d := family(3, 20, 16)
 	for r := range x.Rows {

@@ -28,9 +28,10 @@ func main() {
 	model := flag.String("model", "models/smollm2-moe-32x", "folder whose tokenizer measures lengths")
 	open := flag.Int("open", 40, "open texts a topic; 0 = any number")
 	sealed := flag.Int("sealed", 12, "sealed texts a topic; 0 = at least one")
+	crossed := flag.Int("crossed", 3, "texts of each pair of topics that crossed.jsonl crosses; 0 = any number")
 	force := flag.Bool("force", false, "write although lint found something")
 	flag.Parse()
-	findings, err := assemble(*src, *out, *model, probes.Rules{Open: *open, Sealed: *sealed}, *force)
+	findings, err := assemble(*src, *out, *model, probes.Rules{Open: *open, Sealed: *sealed, Crossed: *crossed}, *force)
 	for _, f := range findings {
 		fmt.Println(f)
 	}
