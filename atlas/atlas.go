@@ -201,11 +201,13 @@ type Group struct {
 // Layer holds what is said about a whole MoE layer.
 type Layer struct {
 	Layer        int     `json:"layer"`
-	Information  float64 `json:"information"`   // I(expert; topic) in bits, minus its mean under permuted labels
-	Lexical      float64 `json:"lexical_part"`  // part of it that token identity explains, 0..1; 0 when not computed
-	Reliability  float64 `json:"reliability"`   // half-split correlation of lifts, Spearman-Brown
-	LengthPart   float64 `json:"length_part"`   // part of the variance of shares that text length explains
-	PositionPart float64 `json:"position_part"` // I(expert; quarter of the text) in bits
+	Information  float64 `json:"information"`               // I(expert; topic) in bits, minus its mean under permuted labels
+	InfoLow      float64 `json:"information_low,omitzero"`  // 95 % interval of Information: +- 1.96 standard errors over resampled clusters
+	InfoHigh     float64 `json:"information_high,omitzero"` // both 0 in files of before
+	Lexical      float64 `json:"lexical_part"`              // part of it that token identity explains, 0..1; 0 when not computed
+	Reliability  float64 `json:"reliability"`               // half-split correlation of lifts, Spearman-Brown
+	LengthPart   float64 `json:"length_part"`               // part of the variance of shares that text length explains
+	PositionPart float64 `json:"position_part"`             // I(expert; quarter of the text) in bits
 }
 
 // Controls are the checks that a build of an atlas must pass, or whose result a reader must see.

@@ -106,7 +106,7 @@ func (a *Atlas) WriteColibriV2(w io.Writer) error {
 		top := e.Top()
 		x := colibriV2Expert{
 			Layer: e.Layer, Expert: e.ID, Total: e.Selections(), Spec: decimals(e.rawSpecificity(), 4), TopTopic: a.Topics[top],
-			TopLift: decimals(e.Lift(top), 3), P: map[string]float64{},
+			TopLift: decimals(e.Affinity(top)*float64(len(e.Share)), 3), P: map[string]float64{},
 		}
 		if len(e.Support) > 0 && a.Provenance.Open > 0 {
 			texts := a.Provenance.Open / len(a.Topics)

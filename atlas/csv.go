@@ -67,3 +67,45 @@ func (a *Atlas) WriteCSV(w io.Writer) error {
 	}
 	return nil
 }
+
+// labelColumns are the columns of WriteLabelsCSV: one row a label.
+var labelColumns = []string{
+	"layer", "expert", "topic", "lift", "lift_low", "lift_high", "p", "q", "support", "lexical", "lift_same_tokens", "p_same_tokens",
+	"lift_words_shuffled", "lift_crossed", "sealed_lift", "sealed_low", "sealed_high", "removal", "removal_controls", "removal_net", "removal_low", "removal_high", "matters",
+}
+
+// WriteLabelsCSV writes every label with what the controls, the sealed texts and removal say about it. What was not
+// computed is empty.
+func (a *Atlas) WriteLabelsCSV(w io.Writer) error {
+	out := csv.NewWriter(w)
+	if err := out.Write(labelColumns); err != nil {
+		return fmt.Errorf("atlas: writing CSV: %w", err)
+	}
+	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+	known := func(v float64) string { // 0 = not computed
+		if v == 0 {
+			return ""
+		}
+		return number(v)
+	}
+	for _, l := range a.Labels {
+		row := []string{
+			strconv.Itoa(l.Layer), strconv.Itoa(l.ID), plain(a.Topics[l.Topic]), number(l.Lift), number(l.Low), number(l.High), number(l.P), number(l.Q),
+			number(l.Support), strconv.FormatBool(l.Lexical), known(l.Within), known(l.WithinP), known(l.Shuffled), known(l.Crossed), "", "", "", "", "", "", "", "", "",
+		}
+		if c := l.Confirmed; c != nil {
+			copy(row[14:], []string{number(c.Lift), number(c.Low), number(c.High)})
+		}
+		if e := l.Causal; e != nil {
+			copy(row[17:], []string{number(e.Change), number(e.Control), number(e.Net), number(e.Low), number(e.High), strconv.FormatBool(e.Matters)})
+		}
+		if err := out.Write(row); err != nil {
+			return fmt.Errorf("atlas: writing CSV: %w", err)
+		}
+	}
+	out.Flush()
+	if err := out.Error(); err != nil {
+		return fmt.Errorf("atlas: writing CSV: %w", err)
+	}
+	return nil
+}

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"covey/engine"
+
+	"github.com/go-json-experiment/json"
 )
 
 // MaskRule chooses experts. Exactly one of Coverage and PerLayer is set.
@@ -19,8 +21,8 @@ type MaskRule struct {
 
 // Mask is a choice of experts with what it is expected to cover.
 type Mask struct {
-	Keep     []engine.Expert `json:"keep"` // by layer, then id
-	Drop     []engine.Expert `json:"drop"`
+	Keep     []engine.Expert `json:"keep"`     // by layer, then id
+	Drop     []engine.Expert `json:"drop"`     // the others
 	Coverage []float64       `json:"coverage"` // [topics of the atlas] part of the selections that fall on kept experts, mean over layers
 	Least    []float64       `json:"least"`    // [topics of the atlas] the same in the worst layer
 }
@@ -105,4 +107,51 @@ func (a *Atlas) Mask(r MaskRule) (*Mask, error) {
 		m.Coverage[c], m.Least[c] = round(m.Coverage[c]), round(m.Least[c])
 	}
 	return m, nil
+}
+
+// MaskFile is a mask as it is written: with the atlas and the model that it belongs to.
+type MaskFile struct {
+	Format    string      `json:"format"` // "covey.mask"
+	Version   int         `json:"version"`
+	Atlas     string      `json:"atlas"` // its id
+	ModelName string      `json:"model_name"`
+	ModelHash string      `json:"model_hash"`
+	Topics    []string    `json:"topics"`   // of the atlas: the order of coverage and least
+	Coverage  []float64   `json:"coverage"` // as in Mask
+	Least     []float64   `json:"least"`    // as in Mask
+	Layers    []MaskLayer `json:"layers"`
+}
+
+// MaskLayer is a layer's part of a mask: expert ids, ascending.
+type MaskLayer struct {
+	Layer int   `json:"layer"`
+	Keep  []int `json:"keep"`
+	Drop  []int `json:"drop"`
+}
+
+// File is the mask's file.
+func (m *Mask) File(a *Atlas) MaskFile {
+	f := MaskFile{Format: "covey.mask", Version: 1, Atlas: a.ID, ModelName: a.Provenance.ModelName, ModelHash: a.Provenance.ModelHash,
+		Topics: a.Topics, Coverage: m.Coverage, Least: m.Least}
+	for _, layer := range a.Shape.Layers {
+		f.Layers = append(f.Layers, MaskLayer{Layer: layer, Keep: []int{}, Drop: []int{}})
+	}
+	for _, x := range m.Keep {
+		l := &f.Layers[slices.Index(a.Shape.Layers, x.Layer)]
+		l.Keep = append(l.Keep, x.ID)
+	}
+	for _, x := range m.Drop {
+		l := &f.Layers[slices.Index(a.Shape.Layers, x.Layer)]
+		l.Drop = append(l.Drop, x.ID)
+	}
+	return f
+}
+
+// Encode returns the file as JSON.
+func (f MaskFile) Encode() ([]byte, error) {
+	out, err := json.Marshal(f, json.Deterministic(true))
+	if err != nil {
+		return nil, fmt.Errorf("atlas: writing a mask: %w", err)
+	}
+	return append(out, '\n'), nil
 }

@@ -42,7 +42,11 @@ const (
 	seedLexical
 	seedSealed
 	seedAblation
+	seedLayers
 )
+
+// normal95 is how many standard errors a normal 95 % interval reaches to either side.
+const normal95 = 1.959964
 
 // stream derives the seed of one use.
 func stream(seed uint64, use int) uint64 { return seed*1_000_003 + uint64(use) }
@@ -283,6 +287,14 @@ func (m *measurement) nulls() error {
 			e.Specificity = round(functionals[0](i, own) - null[0][i])
 		}
 		m.atlas.Layers[i/m.info.Shape.Experts].Information += functionals[1](i, own) - null[1][i]
+	}
+	errs, err := stats.Deviations(m.open.shares, m.open.design, nullDraws, stream(m.options.Seed, seedLayers), m.options.Threads, m.layerOf(), functionals[1])
+	if err != nil {
+		return err
+	}
+	for j := range m.atlas.Layers {
+		l := &m.atlas.Layers[j]
+		l.InfoLow, l.InfoHigh = round(l.Information-normal95*errs[0][j]), round(l.Information+normal95*errs[0][j])
 	}
 	return nil
 }

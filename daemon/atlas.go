@@ -30,6 +30,7 @@ type opened struct {
 // atlases reads documents. Safe for concurrent use.
 type atlases struct {
 	server *Server
+	jobs   *jobs // knows the texts that atlases were made with
 
 	mu   sync.Mutex
 	kept []*opened // most recently used last; names may be out of date
@@ -81,6 +82,21 @@ func (a *atlases) save(ctx context.Context, doc *atlas.Atlas, job string) (store
 	p := doc.Provenance
 	return a.server.store.SaveAtlas(ctx, store.Atlas{Name: doc.Name, Job: job, Model: p.ModelName, ModelHash: p.ModelHash,
 		Numerics: p.NumericsID, ProbeHash: p.ProbeSetHash, Summary: summary}, document)
+}
+
+// replace writes a document that was completed (its measurement is the same) over the stored one.
+func (a *atlases) replace(ctx context.Context, id string, doc *atlas.Atlas) error {
+	document, err := doc.Encode()
+	if err != nil {
+		return err
+	}
+	if err := a.server.store.ReplaceAtlasDocument(ctx, id, document); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.kept = slices.DeleteFunc(a.kept, func(o *opened) bool { return o.stored.ID == id })
+	return nil
 }
 
 // read takes a file: Covey's own form, or one of colibri's.

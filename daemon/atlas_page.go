@@ -101,6 +101,7 @@ func (a *atlases) serveAtlas(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	view := atlasView(doc)
 	view.Page, view.Sort, view.All = a.server.newPage(r, "atlas", doc.stored.Name), query.Get("sort"), query.Get("all") == "1"
+	view.CanRemove = len(doc.Labels) > 0 && a.jobs.texts(r.Context(), doc) != nil
 	sortBy := slices.Index(doc.Topics, view.Sort)
 	if sortBy < 0 {
 		view.Sort = ""
@@ -225,27 +226,54 @@ func (a *atlases) serveExpert(w http.ResponseWriter, r *http.Request) {
 			view.Next = &web.Neighbour{Layer: doc.Experts[at+1].Layer, ID: doc.Experts[at+1].ID}
 		}
 	}
-	view.Examples = a.examples(r.Context(), doc, layer, id)
+	for _, x := range removalsOf(doc.Atlas) {
+		if x.Experts == 0 && x.Layer == layer && x.ID == id {
+			view.Removals = append(view.Removals, x)
+		}
+	}
+	a.look(r.Context(), &view, doc)
 	a.server.render(w, r, http.StatusOK, web.AtlasExpertPage(view))
 }
 
-// examples are texts that chose an expert most, while the store still has the results of the batch.
-func (a *atlases) examples(ctx context.Context, doc *opened, layer, id int) []web.Example {
-	found, err := atlas.Examples(ctx, a.server.store, doc.stored.Job, doc.Atlas, layer, id, shownExamples)
+// look fills in what the batch's texts show of an expert, while the store still has their results.
+func (a *atlases) look(ctx context.Context, view *web.AtlasExpert, doc *opened) {
+	found, err := atlas.LookAt(ctx, a.server.store, doc.stored.Job, doc.Atlas, view.Layer, view.ID, shownExamples)
 	if err != nil {
 		if !errors.Is(err, store.ErrNotFound) {
 			a.server.log.Warn("reading example texts", slog.String("atlas", doc.stored.ID), slog.Any("err", err))
 		}
+		return
+	}
+	for _, e := range found.Examples {
+		view.Examples = append(view.Examples, web.Example{Topic: e.Probe.Topic, Split: e.Probe.Split, Text: e.Probe.Text, Share: e.Share(),
+			Selections: e.Selections, Tokens: len(e.Tokens), Runs: a.runs(doc, e)})
+	}
+	for _, t := range found.Together {
+		view.Together = append(view.Together, web.Together{Layer: t.Expert.Layer, ID: t.Expert.ID, Part: t.Part, Base: t.Base, Tokens: t.Both, Texts: t.Texts})
+	}
+}
+
+// runs cuts a text where its tokens begin or cease to choose the expert; nil when the model whose tokens they are is not
+// open. A character of several tokens goes with its last.
+func (a *atlases) runs(doc *opened, e atlas.Example) []web.Run {
+	eng, err := a.server.Engine()
+	if err != nil || eng.Model().Hash != doc.Provenance.ModelHash {
 		return nil
 	}
-	out := make([]web.Example, len(found))
-	for i, e := range found {
-		out[i] = web.Example{Topic: e.Probe.Topic, Split: e.Probe.Split, Text: e.Probe.Text, Share: e.Share(), Selections: e.Selections, Tokens: e.Tokens}
+	var out []web.Run
+	stream := eng.Tokenizer().Stream(false)
+	for i, token := range e.Tokens {
+		text := stream.Push(token)
+		if n := len(out); n > 0 && (out[n-1].Chosen == e.Chosen[i] || text == "") {
+			out[n-1].Text += text
+		} else {
+			out = append(out, web.Run{Text: text, Chosen: e.Chosen[i]})
+		}
 	}
 	return out
 }
 
-// serveCompare serves ?a=&b=&topic=: where two atlases of one geometry differ.
+// serveCompare serves ?a=&b=&topic=&topic_b=: where two atlases of one geometry, or two topics, differ.
 func (a *atlases) serveCompare(w http.ResponseWriter, r *http.Request) {
 	list, err := a.choices(r.Context())
 	if err != nil {
@@ -253,7 +281,7 @@ func (a *atlases) serveCompare(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	query := r.URL.Query()
-	view := web.AtlasComparison{Page: a.server.newPage(r, "atlas", "Compare atlases"), Atlases: list, A: query.Get("a"), B: query.Get("b"), Topic: query.Get("topic")}
+	view := web.AtlasComparison{Page: a.server.newPage(r, "atlas", "Compare atlases"), Atlases: list, A: query.Get("a"), B: query.Get("b"), Topic: query.Get("topic"), TopicB: query.Get("topic_b")}
 	if view.A != "" && view.B != "" {
 		first, err := a.open(r.Context(), view.A)
 		if err != nil {
@@ -270,21 +298,32 @@ func (a *atlases) serveCompare(w http.ResponseWriter, r *http.Request) {
 	a.server.render(w, r, http.StatusOK, web.AtlasComparePage(view))
 }
 
-// compareAtlases fills in the experts whose lift in the topic differs most, by the gap between their intervals.
+// drawnCells is how many experts a comparison draws as a picture.
+const drawnCells = 4096
+
+// compareAtlases fills in the experts whose lift differs most, by the gap between their intervals: of one topic in two
+// atlases, or of two topics.
 func compareAtlases(view *web.AtlasComparison, first, second *atlas.Atlas) {
-	for _, t := range first.Topics {
-		if slices.Contains(second.Topics, t) {
-			view.Topics = append(view.Topics, t)
-		}
-	}
-	if len(view.Topics) == 0 {
-		view.Note = "The two atlases have no topic in common."
-		return
-	}
+	view.Topics, view.TopicsB = first.Topics, second.Topics
 	if !slices.Contains(view.Topics, view.Topic) {
 		view.Topic = view.Topics[0]
+		for _, t := range first.Topics {
+			if slices.Contains(second.Topics, t) {
+				view.Topic = t
+				break
+			}
+		}
 	}
-	ca, cb := slices.Index(first.Topics, view.Topic), slices.Index(second.Topics, view.Topic)
+	if !slices.Contains(view.TopicsB, view.TopicB) {
+		view.TopicB = view.TopicsB[0]
+		if slices.Contains(view.TopicsB, view.Topic) {
+			view.TopicB = view.Topic
+		}
+	}
+	ca, cb := slices.Index(first.Topics, view.Topic), slices.Index(second.Topics, view.TopicB)
+	if len(first.Shape.Layers)*first.Shape.Experts <= drawnCells {
+		view.Grid = &web.ComparedGrid{Layers: first.Shape.Layers, Experts: first.Shape.Experts, Cells: make([]*web.ComparedExpert, len(first.Shape.Layers)*first.Shape.Experts)}
+	}
 	for i := range first.Experts {
 		x := &first.Experts[i]
 		y := second.Expert(x.Layer, x.ID)
@@ -299,15 +338,18 @@ func compareAtlases(view *web.AtlasComparison, first, second *atlas.Atlas) {
 		}
 		view.Compared++
 		view.Rows = append(view.Rows, row)
+		if view.Grid != nil {
+			view.Grid.Cells[layerIndex(first.Shape.Layers, x.Layer)*first.Shape.Experts+x.ID] = &row
+		}
 	}
 	if view.Compared == 0 {
-		view.Note = "The two atlases have no expert in common that has intervals in both."
+		view.Note, view.Grid = "The two atlases have no expert in common that has intervals in both.", nil
 	}
 	slices.SortStableFunc(view.Rows, func(x, y web.ComparedExpert) int { return cmp.Compare(y.Gap, x.Gap) })
 	view.Rows = view.Rows[:min(comparedRows, len(view.Rows))]
 }
 
-// serveExport serves a file: covey.json, colibri-v1.json, colibri-v2.json or csv.
+// serveExport serves a file: covey.json, colibri-v1.json, colibri-v2.json, experts.csv, labels.csv or report.html.
 func (a *atlases) serveExport(w http.ResponseWriter, r *http.Request) {
 	doc, err := a.open(r.Context(), r.PathValue("id"))
 	if err != nil {
@@ -328,10 +370,14 @@ func (a *atlases) serveExport(w http.ResponseWriter, r *http.Request) {
 		"colibri-v1.json": {"application/json", ".v1.json", doc.WriteColibriV1},
 		"colibri-v2.json": {"application/json", ".v2.json", doc.WriteColibriV2},
 		"experts.csv":     {"text/csv; charset=utf-8", ".csv", doc.WriteCSV},
+		"labels.csv":      {"text/csv; charset=utf-8", ".labels.csv", doc.WriteLabelsCSV},
+		"report.html": {"text/html; charset=utf-8", ".report.html", func(w io.Writer) error {
+			return WriteReport(r.Context(), w, doc.Atlas)
+		}},
 	}
 	form, ok := forms[r.PathValue("form")]
 	if !ok {
-		refuse(w, r, http.StatusNotFound, problem(KindUsage, "not_found", "use covey.json, colibri-v1.json, colibri-v2.json or experts.csv", nil, "there is no such export"))
+		refuse(w, r, http.StatusNotFound, problem(KindUsage, "not_found", "use covey.json, colibri-v1.json, colibri-v2.json, experts.csv, labels.csv or report.html", nil, "there is no such export"))
 		return
 	}
 	var b strings.Builder

@@ -1,9 +1,13 @@
 package daemon
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
+	"strings"
 
 	"covey/atlas"
 	"covey/store"
@@ -62,15 +66,154 @@ func atlasView(doc *opened) web.Atlas {
 	if c.ShuffledWords > 0 {
 		v.Controls = append(v.Controls, web.Fact{Label: "Words shuffled", Value: fmt.Sprintf("%s of labels keep their lift in %d texts without word order", percentOf(c.ShuffleSurvival), c.ShuffledWords)})
 	}
-	labels := map[int]int{}
-	for _, l := range doc.Labels {
-		labels[l.Layer]++
+	if c.CrossedLabels > 0 {
+		v.Controls = append(v.Controls, web.Fact{Label: "Crossed texts", Value: fmt.Sprintf("%d of %d labels keep their lift where their topic meets another", c.CrossedHeld, c.CrossedLabels)})
 	}
-	for _, l := range doc.Layers {
-		v.Layers = append(v.Layers, web.AtlasLayer{Layer: l.Layer, Labels: labels[l.Layer], Information: l.Information, Lexical: l.Lexical,
-			Reliability: l.Reliability, Position: l.PositionPart})
+	v.Layers = layerProfile(doc.Atlas)
+	v.Figure = matrixFigure(doc)
+	v.Ladder, v.Survival = ladder(doc.Atlas)
+	v.Removals = removalsOf(doc.Atlas)
+	if s := doc.Sealed; s != nil {
+		for _, x := range s.Crossed {
+			first, second, _ := strings.Cut(x.Topic, "+")
+			v.Crossed = append(v.Crossed, web.Crossed{Pair: x.Topic, First: first, Second: second, Texts: x.Texts, AsFirst: x.First, AsSecond: x.Second})
+		}
 	}
 	return v
+}
+
+// layerProfile is what is said of every layer, with the quartiles of its experts' specificity.
+func layerProfile(a *atlas.Atlas) []web.AtlasLayer {
+	labels := map[int]int{}
+	for _, l := range a.Labels {
+		labels[l.Layer]++
+	}
+	specificity := map[int][]float64{}
+	for i := range a.Experts {
+		if e := &a.Experts[i]; e.State != atlas.Insufficient {
+			specificity[e.Layer] = append(specificity[e.Layer], e.Specificity)
+		}
+	}
+	var out []web.AtlasLayer
+	for _, l := range a.Layers {
+		row := web.AtlasLayer{Layer: l.Layer, Labels: labels[l.Layer], Information: l.Information, InfoLow: l.InfoLow, InfoHigh: l.InfoHigh,
+			Lexical: l.Lexical, Reliability: l.Reliability, Position: l.PositionPart}
+		if v := specificity[l.Layer]; len(v) > 0 {
+			slices.Sort(v)
+			row.SpecificityLow, row.Specificity, row.SpecificityHigh = v[(len(v)-1)/4], v[(len(v)-1)/2], v[3*(len(v)-1)/4]
+		}
+		out = append(out, row)
+	}
+	return out
+}
+
+// figureExperts is how many experts of a topic the matrix figure draws.
+const figureExperts = 5
+
+// matrixFigure draws the strongest labelled experts of every topic against all topics, lexical ones last; nil without a label.
+func matrixFigure(doc *opened) *web.MatrixFigure {
+	out := &web.MatrixFigure{Atlas: doc.stored.ID, Topics: doc.Topics}
+	drawn := map[[2]int]bool{}
+	for c := range doc.Topics {
+		var own []atlas.Label
+		for _, l := range doc.Labels {
+			if l.Topic == c {
+				own = append(own, l)
+			}
+		}
+		slices.SortStableFunc(own, func(x, y atlas.Label) int {
+			if x.Lexical != y.Lexical {
+				return map[bool]int{false: -1, true: 1}[x.Lexical]
+			}
+			return cmp.Compare(y.Low, x.Low)
+		})
+		for _, l := range own[:min(figureExperts, len(own))] {
+			if at := [2]int{l.Layer, l.ID}; !drawn[at] {
+				drawn[at] = true
+				out.Left = append(out.Left, matrixRow(doc.Atlas, doc.Expert(l.Layer, l.ID)))
+			}
+		}
+	}
+	if len(out.Left) == 0 {
+		return nil
+	}
+	return out
+}
+
+// ladder counts how many labels each control leaves, in all and by topic.
+func ladder(a *atlas.Atlas) ([]web.LadderStep, []web.TopicSurvival) {
+	if len(a.Labels) == 0 {
+		return nil, nil
+	}
+	topics := make([]web.TopicSurvival, len(a.Topics))
+	for c, name := range a.Topics {
+		topics[c].Topic = name
+	}
+	var all web.TopicSurvival
+	for _, l := range a.Labels {
+		for _, t := range []*web.TopicSurvival{&all, &topics[l.Topic]} {
+			count := func(n *int, yes bool) {
+				if yes {
+					*n++
+				}
+			}
+			t.Labels++
+			count(&t.Topical, !l.Lexical)
+			count(&t.Order, l.Shuffled > a.Provenance.MinLift)
+			count(&t.Crossed, l.Crossed > a.Provenance.MinLift)
+			t.HasCrossed = t.HasCrossed || l.Crossed > 0
+			count(&t.Sign, l.Confirmed != nil && l.Confirmed.Sign)
+			count(&t.Held, l.Confirmed != nil && l.Confirmed.Held)
+			count(&t.Tested, l.Causal != nil)
+			count(&t.Matters, l.Causal != nil && l.Causal.Matters)
+		}
+	}
+	c, n := a.Controls, all.Labels
+	steps := []web.LadderStep{
+		{Name: "Labels", Left: n, Of: n, Means: "the corrected test, the bound on the lift and the support hold on the open texts"},
+		{Name: "Token identity", Left: all.Topical, Of: n, Means: "chosen more often in the topic at the same tokens"},
+		{Name: "First positions left out", Left: int(math.Round(c.PositionSurvival * float64(n))), Of: n, Means: "the lift does not come from how texts begin"},
+	}
+	if c.ShuffledWords > 0 {
+		steps = append(steps, web.LadderStep{Name: "Words shuffled", Left: all.Order, Of: n, Means: "the lift stays without word order: words alone can carry it"})
+	}
+	if c.CrossedLabels > 0 {
+		steps = append(steps, web.LadderStep{Name: "Crossed texts", Left: c.CrossedHeld, Of: c.CrossedLabels, Means: "the lift stays where the topic meets another task, field or language"})
+	}
+	if a.Sealed != nil {
+		steps = append(steps, web.LadderStep{Name: "Sealed texts, same sign", Left: all.Sign, Of: n, Means: "the same direction in texts that took no part"},
+			web.LadderStep{Name: "Sealed texts, interval above 1", Left: all.Held, Of: n, Means: "confirmed by itself on few texts"})
+	}
+	if all.Tested > 0 {
+		steps = append(steps, web.LadderStep{Name: "Removal", Left: all.Matters, Of: all.Tested, Means: "the topic loses more without it than without others of the same load"})
+	}
+	return steps, topics
+}
+
+// removalsOf lists what was removed: groups first, then single experts, the largest loss first.
+func removalsOf(a *atlas.Atlas) []web.Removal {
+	view := func(topic int, e atlas.Effect) web.Removal {
+		return web.Removal{Topic: a.Topics[topic], Change: e.Change, Control: e.Control, Controls: e.Controls,
+			Net: web.Interval{Value: e.Net, Low: e.Low, High: e.High}, Matters: e.Matters}
+	}
+	var out []web.Removal
+	for _, g := range a.Groups {
+		r := view(g.Topic, g.Effect)
+		r.Experts = g.Experts
+		out = append(out, r)
+	}
+	groups := len(out)
+	for _, l := range a.Labels {
+		if l.Causal != nil {
+			r := view(l.Topic, *l.Causal)
+			r.Layer, r.ID = l.Layer, l.ID
+			out = append(out, r)
+		}
+	}
+	for _, part := range [][]web.Removal{out[:groups], out[groups:]} {
+		slices.SortStableFunc(part, func(x, y web.Removal) int { return cmp.Compare(x.Net.Value, y.Net.Value) })
+	}
+	return out
 }
 
 // provenance says what was measured with what.

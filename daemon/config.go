@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"covey/atlas/queue"
 	"covey/engine"
 	"covey/engine/canon"
 )
@@ -27,6 +28,8 @@ type Config struct {
 	MaxSockets     int      `help:"Most WebSockets at once." default:"64" group:"Server"`
 	MaxTasks       int      `help:"Most API generations at once, queued ones included." default:"256" group:"Server"`
 	Drain          int      `help:"Seconds that running generations may take to end at shutdown." default:"10" group:"Server"`
+	NATS           string   `name:"nats" help:"NATS server (nats://HOST:PORT or tls://HOST:PORT) over which other machines help to read probe batches; the one inside Covey when not set." placeholder:"URL" group:"Server"`
+	NATSCreds      string   `name:"nats-creds" help:"NATS credentials file." placeholder:"FILE" group:"Server"`
 	LogLevel       string   `help:"Least level that is logged." default:"info" enum:"debug,info,warn,error" group:"Server"`
 	LogFormat      string   `help:"Form of the log; auto is text on a terminal and JSON otherwise." default:"auto" enum:"auto,text,json" group:"Server"`
 
@@ -94,6 +97,11 @@ func (c Config) Validate() error {
 	for _, l := range limits {
 		if l.value < l.least || l.value > l.max {
 			return badSetting(l.name, fmt.Sprintf("choose %d to %d", l.least, l.max), "%d is out of range", l.value)
+		}
+	}
+	if c.NATS != "" {
+		if err := queue.CheckURL(c.NATS); err != nil {
+			return badSetting("nats", "for example nats://127.0.0.1:4222", "%v", err)
 		}
 	}
 	return c.EngineConfig.Validate()

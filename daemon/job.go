@@ -1,8 +1,10 @@
 package daemon
 
-// Probe batches. The store holds the truth about a job; this file runs one at a time, in the background of the engine,
-// and tells watching pages how far it is. A job that was running when the daemon stopped is queued again at the next
-// start and goes on from the texts it has.
+// Probe batches. The store holds the truth about a job; this file runs one at a time and tells watching pages how far it
+// is. A job that was running when the daemon stopped is queued again at the next start and goes on from the texts it has.
+// The texts travel through a queue (package queue): by default one inside the process, started with the first job and
+// closed after the last; with Config.NATS other machines take texts from it too. This daemon's engine works on them in
+// the background, behind people's requests.
 
 import (
 	"cmp"
@@ -18,6 +20,7 @@ import (
 
 	"covey/atlas"
 	"covey/atlas/probes"
+	"covey/atlas/queue"
 	"covey/store"
 	"covey/web"
 	"covey/web/wire"
@@ -25,10 +28,13 @@ import (
 
 const (
 	jobKind       = "probe"
+	ablationKind  = "ablate"
 	jobsListed    = 200
 	progressEvery = 250 * time.Millisecond
 	stopEvery     = 100 * time.Millisecond // how soon a running job sees that the daemon stops
-	jobForwards   = 8                      // texts in flight: enough to fill steps, few enough for chat to get in
+	jobForwards   = 8                      // texts that this engine reads at once: enough to fill steps, few enough for chat to get in
+	jobAsked      = 32                     // texts asked for at once, of this engine and of others
+	closeWithin   = 5 * time.Second        // for withdrawing work
 )
 
 // jobParams is what a job keeps of its form.
@@ -38,10 +44,18 @@ type jobParams struct {
 	Topics []string `json:"topics"`
 	Draws  int      `json:"draws"`
 	Seed   uint64   `json:"seed"`
+
+	Atlas  string `json:"atlas,omitempty"`  // of an ablation: the stored atlas that it completes
+	Labels int    `json:"labels,omitempty"` // of an ablation: labels to test one by one
+	Groups bool   `json:"groups,omitempty"` // of an ablation: also all specialists of each topic
+}
+
+func (p jobParams) ablation() atlas.AblateOptions {
+	return atlas.AblateOptions{Labels: p.Labels, Groups: p.Groups, Draws: p.Draws, Seed: p.Seed, InFlight: jobAsked}
 }
 
 func (p jobParams) options() atlas.Options {
-	return atlas.Options{Name: p.Name, Seed: p.Seed, Draws: p.Draws, Permutations: p.Draws, InFlight: jobForwards}
+	return atlas.Options{Name: p.Name, Seed: p.Seed, Draws: p.Draws, Permutations: p.Draws, InFlight: jobAsked}
 }
 
 // jobs is the part of a daemon that runs probe batches. Safe for concurrent use.
@@ -61,8 +75,10 @@ type jobs struct {
 // mountJobs adds the page, its actions and the command.
 func (s *Server) mountJobs(a *atlases) {
 	j := &jobs{server: s, atlases: a, followers: map[*Conn]bool{}}
+	a.jobs = j
 	s.always("GET /jobs", j.servePage)
 	s.route("POST /jobs", s.needModel(j.serveNew), jobBody)
+	s.route("POST /atlas/{id}/ablate", s.needModel(j.serveAblate), jobBody)
 	s.always("POST /jobs/{id}/cancel", j.serveCancel)
 	s.always("POST /jobs/{id}/resume", j.serveResume)
 	s.always("POST /jobs/{id}/delete", j.serveDelete)
@@ -99,12 +115,29 @@ func (j *jobs) work() {
 
 // run runs queued jobs until there is none.
 func (j *jobs) run(ctx context.Context) {
+	var conn *queue.Conn
+	defer func() {
+		if conn != nil {
+			if err := conn.Close(); err != nil {
+				j.server.log.Warn("closing the queue of probe batches", slog.Any("err", err))
+			}
+		}
+	}()
 	for {
 		job, ok := j.claim(ctx)
 		if !ok {
 			return
 		}
-		j.runOne(ctx, job)
+		j.runOne(ctx, job, func(ctx context.Context) (_ *queue.Conn, err error) {
+			if conn == nil {
+				if address := j.server.cfg.NATS; address != "" {
+					conn, err = queue.Connect(ctx, address, j.server.cfg.NATSCreds)
+				} else {
+					conn, err = queue.Start(ctx)
+				}
+			}
+			return conn, err
+		})
 	}
 }
 
@@ -126,7 +159,7 @@ func (j *jobs) claim(ctx context.Context) (store.Job, bool) {
 }
 
 // runOne runs a job to its end. A job that the stopping daemon cuts off stays running in the store.
-func (j *jobs) runOne(work context.Context, job store.Job) {
+func (j *jobs) runOne(work context.Context, job store.Job, connect func(context.Context) (*queue.Conn, error)) {
 	ctx, cancel := context.WithCancel(work)
 	defer cancel()
 	j.mu.Lock()
@@ -135,7 +168,7 @@ func (j *jobs) runOne(work context.Context, job store.Job) {
 	stopWatching := j.watchDrain(ctx, cancel)
 	j.tell(job.ID, true)
 	started := time.Now()
-	err := j.measure(ctx, job)
+	err := j.measure(ctx, job, connect)
 	stopWatching()
 	j.mu.Lock()
 	j.current, j.cancel = "", nil
@@ -184,8 +217,8 @@ func (j *jobs) watchDrain(ctx context.Context, cancel context.CancelFunc) (stop 
 	return func() { close(done) }
 }
 
-// measure reads the job's texts and stores the atlas.
-func (j *jobs) measure(ctx context.Context, job store.Job) error {
+// measure does a job: it reads the texts and stores the atlas, or removes experts and completes an atlas.
+func (j *jobs) measure(ctx context.Context, job store.Job, connect func(context.Context) (*queue.Conn, error)) (err error) {
 	eng, err := j.server.Engine()
 	if err != nil {
 		return err
@@ -205,19 +238,72 @@ func (j *jobs) measure(ctx context.Context, job store.Job) error {
 	if err != nil {
 		return err
 	}
-	o := params.options()
-	o.Store, o.Job = j.server.store, job.ID
-	doc, err := atlas.Run(ctx, atlas.FromEngine(eng), set, o, func(p atlas.Progress) {
+	conn, err := connect(ctx)
+	if err != nil {
+		return err
+	}
+	local := atlas.FromEngine(eng)
+	model, err := conn.Open(ctx, local, job.ID)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	worked := make(chan struct{})
+	go func() {
+		defer close(worked)
+		cancel(conn.Work(ctx, local, jobForwards, nil)) // without its own engine a batch could wait for ever
+	}()
+	defer func() {
+		cancel(nil)
+		<-worked
+		closing, done := context.WithTimeout(context.WithoutCancel(ctx), closeWithin)
+		defer done()
+		if closeErr := model.Close(closing, err == nil); closeErr != nil {
+			j.server.log.Warn("withdrawing a probe batch", slog.String("job", job.ID), slog.Any("err", closeErr))
+		}
+	}()
+	progress := func(p atlas.Progress) {
 		j.mu.Lock()
 		j.progress = p
 		j.mu.Unlock()
 		j.tell(job.ID, false)
-	})
+	}
+	if job.Kind == ablationKind {
+		err = j.ablate(ctx, job, params, model, set, progress)
+	} else {
+		err = j.read(ctx, job, params, model, set, progress)
+	}
+	if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// read reads the texts of a set and stores the atlas.
+func (j *jobs) read(ctx context.Context, job store.Job, params jobParams, model atlas.Model, set *probes.Set, progress func(atlas.Progress)) error {
+	o := params.options()
+	o.Store, o.Job = j.server.store, job.ID
+	doc, err := atlas.Run(ctx, model, set, o, progress)
 	if err != nil {
 		return err
 	}
 	_, err = j.atlases.save(ctx, doc, job.ID)
 	return err
+}
+
+// ablate removes the experts of an atlas's labels and writes the effects into the stored atlas.
+func (j *jobs) ablate(ctx context.Context, job store.Job, params jobParams, model atlas.Model, set *probes.Set, progress func(atlas.Progress)) error {
+	doc, err := j.atlases.open(ctx, params.Atlas)
+	if err != nil {
+		return err
+	}
+	o := params.ablation()
+	o.Store, o.Job = j.server.store, job.ID
+	done, err := atlas.Ablate(ctx, model, set, doc.Atlas, o, progress)
+	if err != nil {
+		return err
+	}
+	return j.atlases.replace(ctx, params.Atlas, done)
 }
 
 // follow answers FollowJobs.
@@ -290,8 +376,11 @@ func (j *jobs) view(job store.Job, atlasOf map[string]string) web.Job {
 	if json.Unmarshal(job.Params, &params) != nil {
 		params = jobParams{Name: job.ID}
 	}
+	if job.Kind == ablationKind {
+		atlasOf = map[string]string{job.ID: params.Atlas}
+	}
 	v := web.Job{
-		ID: job.ID, Name: params.Name, State: string(job.State), Set: params.Set, Topics: len(params.Topics), Model: job.Model,
+		ID: job.ID, Name: params.Name, Removal: job.Kind == ablationKind, State: string(job.State), Set: params.Set, Topics: len(params.Topics), Model: job.Model,
 		Done: job.Done, Total: job.Total, Error: sentence(job.Error), Created: job.Created, Atlas: atlasOf[job.ID],
 	}
 	if !job.Finished.IsZero() {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ const (
 	jobBody       = 64 << 20 // bytes of the form: own texts are in it
 	shownFindings = 8
 	defaultDraws  = 2000
+	maxRemoved    = 1000 // labels of one removal
 )
 
 func (j *jobs) servePage(w http.ResponseWriter, r *http.Request) {
@@ -88,6 +90,79 @@ func (j *jobs) serveNew(w http.ResponseWriter, r *http.Request) {
 	info := eng.Model()
 	job, err := j.server.store.CreateJob(r.Context(), store.NewJob{Kind: jobKind, Model: info.Name, ModelHash: info.Hash, Numerics: info.NumericsID,
 		ProbeHash: set.Hash, Probes: set.Text(), Params: raw, Total: atlas.Forwards(set, params.options())})
+	if err != nil {
+		refuseError(w, r, stored(err, "the batch"))
+		return
+	}
+	j.work()
+	http.Redirect(w, r, "/jobs#job-"+job.ID, http.StatusSeeOther)
+}
+
+// texts is the probe set that an atlas was measured with; nil when it is neither the built-in one nor kept with its batch.
+func (j *jobs) texts(ctx context.Context, doc *opened) *probes.Set {
+	if doc.Kind != atlas.Measured {
+		return nil
+	}
+	if set, err := probes.Builtin(); err == nil && set.Hash == doc.Provenance.ProbeSetHash {
+		return set
+	}
+	if doc.stored.Job == "" {
+		return nil
+	}
+	text, err := j.server.store.JobProbes(ctx, doc.stored.Job)
+	if err != nil {
+		return nil
+	}
+	set, err := probes.Read(doc.Provenance.ProbeSet, strings.NewReader(string(text)))
+	if err != nil || set.Hash != doc.Provenance.ProbeSetHash {
+		return nil
+	}
+	return set
+}
+
+// serveAblate queues a batch that removes an atlas's labelled experts.
+func (j *jobs) serveAblate(w http.ResponseWriter, r *http.Request) {
+	eng, err := j.server.Engine()
+	if err != nil {
+		refuseError(w, r, err)
+		return
+	}
+	doc, err := j.atlases.open(r.Context(), r.PathValue("id"))
+	if err != nil {
+		refuseError(w, r, err)
+		return
+	}
+	refused := func(hint, format string, args ...any) {
+		refuse(w, r, http.StatusBadRequest, problem(KindUsage, "invalid", hint, nil, format, args...))
+	}
+	info := eng.Model()
+	labels, err := strconv.Atoi(r.PostFormValue("labels"))
+	set := j.texts(r.Context(), doc)
+	switch {
+	case err != nil || labels < 1 || labels > maxRemoved:
+		refused("", "labels must be a number from 1 to %d", maxRemoved)
+		return
+	case set == nil:
+		refused("measure the atlas again from here", "the texts of the atlas %q are not at hand", doc.stored.Name)
+		return
+	case doc.Provenance.ModelHash != info.Hash || doc.Provenance.NumericsID != info.NumericsID:
+		refused("start Covey with that model", "the atlas %q is of another model or other numerics", doc.stored.Name)
+		return
+	}
+	params := jobParams{Name: "Removal: " + doc.stored.Name, Set: set.Name, Topics: set.Topics, Draws: defaultDraws, Seed: doc.Provenance.Seed,
+		Atlas: doc.stored.ID, Labels: labels, Groups: r.PostFormValue("groups") == "1"}
+	total, err := atlas.AblationForwards(set, doc.Atlas, params.ablation())
+	if err != nil {
+		refused("", "%v", err)
+		return
+	}
+	raw, err := json.Marshal(params)
+	if err != nil {
+		refuseError(w, r, problem(KindInternal, "internal", "", err, "writing the settings of the batch"))
+		return
+	}
+	job, err := j.server.store.CreateJob(r.Context(), store.NewJob{Kind: ablationKind, Model: info.Name, ModelHash: info.Hash, Numerics: info.NumericsID,
+		ProbeHash: set.Hash, Probes: set.Text(), Params: raw, Total: total})
 	if err != nil {
 		refuseError(w, r, stored(err, "the batch"))
 		return

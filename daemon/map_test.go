@@ -86,7 +86,7 @@ func (d *testDaemon) post(path string, form url.Values) (int, string, string) {
 // job waits until a batch is in a state.
 func (d *testDaemon) job(id string, state store.JobState) store.Job {
 	d.t.Helper()
-	for range 1200 {
+	for range 3600 {
 		job, err := d.store.Job(context.Background(), id)
 		if err != nil {
 			d.t.Fatal(err)
@@ -163,7 +163,7 @@ func TestABatchIsCancelledGoesOnAndBecomesAnAtlas(t *testing.T) {
 	}
 	for _, e := range doc.Experts {
 		if len(e.Low) > 0 {
-			get(expertPath(made, e.Layer, e.ID), "Lift by topic", "95 % interval", "Texts that chose it most", "tokens chose it")
+			get(expertPath(made, e.Layer, e.ID), "Lift by topic", "95 % interval", "Texts that chose it most", "tokens chose it", "<mark>")
 			break
 		}
 	}
@@ -172,6 +172,8 @@ func TestABatchIsCancelledGoesOnAndBecomesAnAtlas(t *testing.T) {
 	file := get(at + "/export/covey.json")
 	get(at+"/export/colibri-v1.json", `"experts"`)
 	get(at+"/export/experts.csv", "layer,expert,state,topic")
+	get(at+"/export/labels.csv", "layer,expert,topic,lift")
+	get(at+"/export/report.html", "What was found", "Method, word by word", "What was measured with what")
 	imported := func(name, file string) string {
 		t.Helper()
 		code, header, body := d.do("POST", "/atlas/import?name="+name, file, "Authorization", "Bearer "+d.token, "Content-Type", "application/json")
@@ -184,7 +186,8 @@ func TestABatchIsCancelledGoesOnAndBecomesAnAtlas(t *testing.T) {
 	if again := get(twin + "/export/covey.json"); again != file {
 		t.Error("an atlas that was exported and imported is another")
 	}
-	get("/atlas/compare?a="+made+"&b="+strings.TrimPrefix(twin, "/atlas/")+"&topic=law", "In law the intervals of", "<b>0</b>")
+	get("/atlas/compare?a="+made+"&b="+strings.TrimPrefix(twin, "/atlas/")+"&topic=law", "law in the second atlas against the first: the intervals of", "<b>0</b>")
+	get("/atlas/compare?a="+made+"&b="+made+"&topic=law&topic_b=code", "code against law: the intervals of", "figure-compare")
 	if code, _, body := d.do("POST", "/atlas/import", `{"format":"covey.atlas"}`, "Authorization", "Bearer "+d.token); code != 400 || !strings.Contains(body, "no atlas") {
 		t.Errorf("import of something else: %d %.200s", code, body)
 	}
@@ -202,6 +205,74 @@ func TestABatchIsCancelledGoesOnAndBecomesAnAtlas(t *testing.T) {
 		t.Errorf("deleting the batch: %d", code)
 	}
 	get(at, "small &lt;set&gt;") // the atlas stays
+}
+
+// tellingSet is a probe set of three topics that any language model tells apart: the beginnings of twelve open and three
+// sealed texts each of the built-in set.
+func tellingSet(t *testing.T) string {
+	t.Helper()
+	set, err := probes.Builtin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := map[string]int{}
+	var list []probes.Probe
+	for _, p := range set.Probes {
+		if p.Topic != "chinese" && p.Topic != "code" && p.Topic != "poetry" {
+			continue
+		}
+		most := map[string]int{probes.Open: 12, probes.Sealed: 3}[p.Split]
+		if n[p.Topic+p.Split] == most {
+			continue
+		}
+		n[p.Topic+p.Split]++
+		if len(p.Text) > 160 {
+			p.Text = strings.ToValidUTF8(p.Text[:160], "")
+		}
+		list = append(list, p)
+	}
+	small, err := probes.New("telling", list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(small.Text())
+}
+
+func TestExpertsOfLabelsAreRemovedFromThePageOfTheirAtlas(t *testing.T) {
+	d := modelDaemon(t)
+	d.t = t
+	_, where, body := d.post("/jobs", url.Values{"set": {"own"}, "text": {tellingSet(t)}, "draws": {"200"}, "name": {"telling"}, "do": {"start"}})
+	id, ok := strings.CutPrefix(where, "/jobs#job-")
+	if !ok {
+		t.Fatalf("start: %q %.300s", where, body)
+	}
+	d.job(id, store.JobDone)
+	made := (&jobs{server: d.Server}).atlasOf(context.Background())[id]
+	at := "/atlas/" + made
+	if _, _, body = d.get(at, "Accept", "text/html"); !strings.Contains(body, "Nothing has been removed yet") || !strings.Contains(body, at+"/ablate") {
+		t.Fatal("the page does not offer to remove experts")
+	}
+	if code, _, body := d.post(at+"/ablate", url.Values{"labels": {"0"}}); code != 400 || !strings.Contains(body, "1 to 1000") {
+		t.Errorf("no labels: %d %.200s", code, body)
+	}
+	code, where, body := d.post(at+"/ablate", url.Values{"labels": {"1"}})
+	id, ok = strings.CutPrefix(where, "/jobs#job-")
+	if !ok {
+		t.Fatalf("removal: %d %q %.300s", code, where, body)
+	}
+	job := d.job(id, store.JobDone)
+	if job.Done != job.Total || job.Total == 0 {
+		t.Errorf("%d of %d readings are done", job.Done, job.Total)
+	}
+	_, _, body = d.get(at, "Accept", "text/html")
+	for _, want := range []string{"Beyond controls", "Removal", "figure-matrix"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page shows no %q", want)
+		}
+	}
+	if _, _, body := d.get("/jobs", "Accept", "text/html"); !strings.Contains(body, "experts removed") || !strings.Contains(body, `href="`+at+`"`) {
+		t.Error("the batch does not lead to its atlas")
+	}
 }
 
 func expertPath(id string, layer, expert int) string {

@@ -37,6 +37,8 @@ const (
 	sqlAddAtlas = `INSERT INTO atlas (id, name, job, model, model_hash, numerics, probe_hash, summary, size, created)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
 	sqlAddDocument = `INSERT INTO atlas_document (atlas, gzip) VALUES (?, ?)`
+	sqlSetDocument = `UPDATE atlas_document SET gzip = ?2 WHERE atlas = (SELECT seq FROM atlas WHERE id = ?1)`
+	sqlSetSize     = `UPDATE atlas SET size = ?2 WHERE id = ?1`
 	sqlRenameAtlas = `UPDATE atlas SET name = ?2 WHERE id = ?1`
 	sqlDeleteAtlas = `DELETE FROM atlas WHERE id = ?`
 )
@@ -56,15 +58,8 @@ func (s *Store) SaveAtlas(ctx context.Context, a Atlas, document []byte) (saved 
 	if err != nil {
 		return Atlas{}, fail(doing, err)
 	}
-	if len(document) > MaxDocument {
-		return Atlas{}, fail(doing, fmt.Errorf("%w: document of %d bytes: at most %d", ErrInvalid, len(document), MaxDocument))
-	}
-	var packed bytes.Buffer
-	pack := gzip.NewWriter(&packed)
-	if _, err := pack.Write(document); err != nil {
-		return Atlas{}, fail(doing, err)
-	}
-	if err := pack.Close(); err != nil {
+	packed, err := compress(document)
+	if err != nil {
 		return Atlas{}, fail(doing, err)
 	}
 	id := newID()
@@ -78,13 +73,44 @@ func (s *Store) SaveAtlas(ctx context.Context, a Atlas, document []byte) (saved 
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(sqlAddDocument, seq, packed.Bytes()); err != nil {
+		if _, err := tx.Exec(sqlAddDocument, seq, packed); err != nil {
 			return err
 		}
 		saved, err = scanAtlas(tx.QueryRow(sqlAtlas, id))
 		return err
 	})
 	return saved, err
+}
+
+// compress packs a document of at most MaxDocument bytes.
+func compress(document []byte) ([]byte, error) {
+	if len(document) > MaxDocument {
+		return nil, fmt.Errorf("%w: document of %d bytes: at most %d", ErrInvalid, len(document), MaxDocument)
+	}
+	var packed bytes.Buffer
+	pack := gzip.NewWriter(&packed)
+	if _, err := pack.Write(document); err != nil {
+		return nil, err
+	}
+	if err := pack.Close(); err != nil {
+		return nil, err
+	}
+	return packed.Bytes(), nil
+}
+
+// ReplaceAtlasDocument writes another document over that of an atlas; the description stays.
+func (s *Store) ReplaceAtlasDocument(ctx context.Context, id string, document []byte) error {
+	doing := "replacing document of atlas " + id
+	packed, err := compress(document)
+	if err != nil {
+		return fail(doing, err)
+	}
+	return s.write(ctx, doing, func(tx *sql.Tx) error {
+		if err := changeOne(tx, sqlSetSize, id, len(document)); err != nil {
+			return err
+		}
+		return changeOne(tx, sqlSetDocument, id, packed)
+	})
 }
 
 // Atlas reads one description.

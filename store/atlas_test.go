@@ -37,6 +37,11 @@ func TestAtlasIsKeptWithItsDocument(t *testing.T) {
 	if document := must(s.AtlasDocument(ctx, other.ID)); len(document) != 0 {
 		t.Errorf("empty document is %q", document)
 	}
+	ok(s.ReplaceAtlasDocument(ctx, saved.ID, []byte("completed")))
+	if got := must(s.AtlasDocument(ctx, saved.ID)); string(got) != "completed" || must(s.Atlas(ctx, saved.ID)).Size != 9 {
+		t.Errorf("the replaced document is %q", got)
+	}
+	wantErr(t, s.ReplaceAtlasDocument(ctx, "none", nil), ErrNotFound)
 	ok(s.DeleteAtlas(ctx, saved.ID))
 	wantErr(t, s.DeleteAtlas(ctx, saved.ID), ErrNotFound)
 	_, err := s.AtlasDocument(ctx, saved.ID)

@@ -114,6 +114,9 @@ func (s *AssetSet) Built() bool {
 	return s.files["app.wasm"] != nil && s.files["wasm_exec.js"] != nil
 }
 
+// raw is a file's content.
+func (s *AssetSet) raw(name string) []byte { return s.files[name].raw }
+
 // ServeHTTP serves GET and HEAD of /static/HASHED: compressed if the client takes it, cacheable for ever. The caller
 // has authenticated the request and set the security headers.
 func (s *AssetSet) ServeHTTP(w http.ResponseWriter, r *http.Request) {

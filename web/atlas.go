@@ -38,6 +38,12 @@ type Atlas struct {
 	Layers     []AtlasLayer
 	Decoding   []AtlasDecoding
 	Confusion  *Confusion
+	Figure     *MatrixFigure // nil = no label to draw
+	Ladder     []LadderStep
+	Survival   []TopicSurvival
+	Removals   []Removal
+	Crossed    []Crossed
+	CanRemove  bool // the texts are at hand: experts can be removed from here
 
 	Sort   string // topic that orders the table; "" = specificity
 	All    bool   // experts without a label too
@@ -86,8 +92,10 @@ type MatrixRow struct {
 
 // AtlasLayer is one layer of the profile.
 type AtlasLayer struct {
-	Layer, Labels                               int
-	Information, Lexical, Reliability, Position float64
+	Layer, Labels                                int
+	Information, Lexical, Reliability, Position  float64
+	InfoLow, InfoHigh                            float64 // 95 % interval of Information; equal = not known
+	SpecificityLow, Specificity, SpecificityHigh float64 // quartiles over the layer's experts with enough data
 }
 
 // AtlasDecoding is one way of naming the topic of sealed texts.
@@ -120,6 +128,8 @@ type AtlasExpert struct {
 	Imported         bool
 	MinLift, Alpha   float64
 	Examples         []Example
+	Together         []Together
+	Removals         []Removal // of its labels
 	Previous, Next   *Neighbour
 }
 
@@ -131,18 +141,46 @@ type Example struct {
 	Topic, Split, Text string
 	Share              float64 // part of the text's tokens that chose the expert
 	Selections, Tokens int
+	Runs               []Run // the text in runs of tokens; nil = the tokenizer is not at hand
 }
+
+// Run is a piece of a text whose tokens all chose the expert, or all did not.
+type Run struct {
+	Text   string
+	Chosen bool
+}
+
+// Together is an expert that tokens choose together with the page's.
+type Together struct {
+	Layer, ID int
+	Part      float64 // of the tokens that chose the page's expert
+	Base      float64 // of all tokens
+	Tokens    int     // that chose both
+	Texts     int     // that they come from
+}
+
+// Times is how much more often than anywhere the two come together.
+func (t Together) Times() float64 { return t.Part / t.Base }
 
 // AtlasComparison is the page of two atlases side by side.
 type AtlasComparison struct {
 	Page            Page
 	Atlases         []AtlasItem
 	A, B            string
-	Topics          []string
-	Topic           string
+	Topics          []string // of the first
+	TopicsB         []string // of the second
+	Topic, TopicB   string
 	Rows            []ComparedExpert
 	Compared, Apart int
 	Note            string
+	Grid            *ComparedGrid // nil = too many cells to draw
+}
+
+// ComparedGrid is every expert of both atlases as a picture: layers by experts.
+type ComparedGrid struct {
+	Layers  []int
+	Experts int
+	Cells   []*ComparedExpert // [layers, experts]; nil = not in both
 }
 
 // ComparedExpert is an expert in two atlases. Gap is the distance between the intervals; negative when they overlap.

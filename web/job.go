@@ -8,6 +8,7 @@ import (
 // Job is a probe batch in the list.
 type Job struct {
 	ID, Name, State, Phase string // State: queued, running, done, failed, cancelled; Phase: probe, measure, ablate
+	Removal                bool   // experts are removed, rather than texts read for an atlas
 	Set                    string
 	Topics                 int
 	Model                  string

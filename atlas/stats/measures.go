@@ -4,6 +4,7 @@ package stats
 // 0 (small counts bias entropies), so that their mean under permuted labels is taken off.
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -78,6 +79,60 @@ func PermutedMean(x Matrix, d Design, n int, seed uint64, threads int, fs ...Fun
 			}
 		}
 	})
+	return out, nil
+}
+
+// Deviations returns, for each functional and group of columns, the standard deviation of its sum over the group's columns
+// when clusters are drawn anew within topics (n times): the standard error of that sum. group gives each column's group,
+// numbered from 0 without gaps. [functionals][groups].
+func Deviations(x Matrix, d Design, n int, seed uint64, threads int, group []int, fs ...Functional) ([][]float64, error) {
+	s, err := newStudent(x, d, LogRatio, nil)
+	if err != nil {
+		return nil, err
+	}
+	if len(group) != x.Cols || n < 2 {
+		return nil, errors.New("stats: deviations need a group for every column, and two draws")
+	}
+	// Values are kept by column and summed afterwards: a sum made by several goroutines would depend on their order.
+	values := make([][]float32, len(fs)) // [functionals][draws*cols]
+	for i := range values {
+		values[i] = make([]float32, n*x.Cols)
+	}
+	draws := s.units.resamples(n, seed)
+	s.run(x, threads, func(_, from, cols int, b *block, m []moments) {
+		means := make([]float64, d.Topics)
+		for k, list := range draws {
+			b.measure(list, m)
+			for j := range cols {
+				for c := range means {
+					means[c] = m[c].mean[j]
+				}
+				for i, f := range fs {
+					values[i][k*x.Cols+from+j] = float32(f(from+j, means))
+				}
+			}
+		}
+	})
+	groups := slices.Max(append(slices.Clone(group), -1)) + 1
+	out := make([][]float64, len(fs))
+	for i := range fs {
+		sum, squares := make([]float64, groups), make([]float64, groups)
+		for k := range n {
+			total := make([]float64, groups)
+			for e, g := range group {
+				total[g] += float64(values[i][k*x.Cols+e])
+			}
+			for g, v := range total {
+				sum[g] += v
+				squares[g] += v * v
+			}
+		}
+		out[i] = make([]float64, groups)
+		for g := range out[i] {
+			mean := sum[g] / float64(n)
+			out[i][g] = math.Sqrt(max(0, squares[g]-float64(n)*mean*mean) / float64(n-1))
+		}
+	}
 	return out, nil
 }
 

@@ -320,6 +320,27 @@ func TestColumnsWithoutValuesSayNothing(t *testing.T) {
 	}
 }
 
+func TestDeviationsAreTheStandardErrorsOfSums(t *testing.T) {
+	x, d := family(2, 200, 3)
+	// The sum of two columns' means in topic 0 is a mean of 200 independent sums: its standard error is in closed form, but
+	// for the factor (n-1)/n of a bootstrap.
+	inFirst := func(_ int, means []float64) float64 { return means[0] }
+	got, err := Deviations(x, d, 4000, 1, 0, []int{0, 0, 1}, inFirst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums, third := make([]float64, 200), make([]float64, 200)
+	for r := range 200 {
+		sums[r], third[r] = x.Row(r)[0]+x.Row(r)[1], x.Row(r)[2]
+	}
+	_, first := meanError(sums)
+	_, second := meanError(third)
+	near(t, "standard errors", []float64{got[0][0] / first, got[0][1] / second}, []float64{1, 1}, 0.04)
+	if _, err := Deviations(x, d, 1, 1, 0, []int{0, 0, 1}, inFirst); err == nil {
+		t.Error("one draw was taken for a deviation")
+	}
+}
+
 func TestAnEstimateLiesWithinItsInterval(t *testing.T) {
 	x, d := family(3, 10, 40)
 	for r := range x.Rows {

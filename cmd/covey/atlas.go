@@ -16,7 +16,11 @@ import (
 
 type atlasCmd struct {
 	Run      atlasRunCmd      `cmd:"" help:"Read a probe set with a model and measure which experts serve which topics."`
-	Show     atlasShowCmd     `cmd:"" help:"Print a report of an atlas."`
+	Work     atlasWorkCmd     `cmd:"" help:"Read texts for probe batches of other processes, over a NATS server."`
+	Ablate   atlasAblateCmd   `cmd:"" help:"Remove labelled experts and measure what sealed texts lose."`
+	Show     atlasShowCmd     `cmd:"" help:"Print a summary of an atlas."`
+	Report   atlasReportCmd   `cmd:"" help:"Write a page with figures, method and findings of an atlas."`
+	Mask     atlasMaskCmd     `cmd:"" help:"List the experts to keep for some topics, with what they are expected to cover."`
 	Export   atlasExportCmd   `cmd:"" help:"Write an atlas as CSV or in colibri's JSON forms."`
 	Import   atlasImportCmd   `cmd:"" help:"Read an atlas in one of colibri's JSON forms: affinities without intervals."`
 	Lint     atlasLintCmd     `cmd:"" help:"Say what would weaken a measurement with a probe set."`
@@ -41,8 +45,9 @@ type atlasRunCmd struct {
 	Probes              string `help:"Probe set (JSONL); the built-in one when not set." placeholder:"FILE"`
 	Out                 string `help:"Where to write the atlas." default:"covey.atlas.json" placeholder:"FILE"`
 	Name                string `help:"Of the atlas; the probe set's and the model's when not set." placeholder:"TEXT"`
-	Shuffled            int    `help:"Texts a topic that are also read with their words shuffled; 0 = 12, -1 = none." group:"Statistics"`
-	JSON                bool   `name:"json" help:"Print the summary as one JSON object as the last line."`
+	natsFlags           `embed:""`
+	Shuffled            int  `help:"Texts a topic that are also read with their words shuffled; 0 = 12, -1 = none." group:"Statistics"`
+	JSON                bool `name:"json" help:"Print the summary as one JSON object as the last line."`
 }
 
 // Run measures and writes the atlas.
@@ -67,8 +72,13 @@ func (c *atlasRunCmd) Run(con *console) error {
 	if options.Name == "" {
 		options.Name = set.Name + " on " + eng.Model().Name
 	}
-	a, err := atlas.Run(ctx, atlas.FromEngine(eng), set, options, con.atlasProgress)
+	model, stop, err := c.spread(ctx, atlas.FromEngine(eng))
+	if err != nil {
+		return err
+	}
+	a, err := atlas.Run(ctx, model, set, options, con.atlasProgress)
 	con.clear()
+	stop()
 	if err != nil {
 		return inputError("atlas", "covey atlas lint FILE names what is wrong with a probe set", "measuring", err)
 	}

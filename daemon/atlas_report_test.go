@@ -1,0 +1,52 @@
+package daemon
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"covey/atlas"
+)
+
+// report renders the report of a stored atlas.
+func report(t *testing.T, path string) string {
+	t.Helper()
+	file, err := os.Open(filepath.FromSlash(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	a, err := atlas.Decode(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := WriteReport(context.Background(), &b, a); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestAReportSaysWhatWasFoundAndWhatWasNot(t *testing.T) {
+	page := report(t, "../atlas/testdata/small.atlas.json")
+	for _, want := range []string{
+		"3 of 4 experts were chosen often enough", "with 1 labels in all", "What survives the controls", "Token identity", "1 of 1 labels keep a lift above 1.5",
+		"Nothing was removed", "law and code", "1.79 [1.70, 1.90]", "mutual information", "covey atlas run --model DIR --probes FILE --seed 1",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %q", want)
+		}
+	}
+}
+
+func TestAReportNeedsNothingButItself(t *testing.T) {
+	page := report(t, "../atlas/testdata/small.atlas.json")
+	for _, pattern := range []string{`<script`, `<link`, `<img`, `\shref=`, `\ssrc=`, `url\(`, `@import`, `<form`, `<button`} {
+		if found := regexp.MustCompile(pattern).FindString(page); found != "" {
+			t.Errorf("found %q", found)
+		}
+	}
+}
