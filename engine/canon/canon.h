@@ -170,6 +170,16 @@ CANON_FN float canon_tanhf(float x) {
 
 CANON_FN float canon_sigmoidf(float x) { return 1.0f / (1.0f + canon_expf(-x)); }
 CANON_FN float canon_siluf(float x) { return x * canon_sigmoidf(x); }
+CANON_FN float canon_clampf(float x, float lo, float hi) { return x < lo ? lo : x > hi ? hi : x; }   // NaN stays NaN
+// What lies between gate and up on one side and down on the other. Limits are of deepseek_v4 (kind 1) and gpt_oss (kind 2).
+#define CANON_OSS_ALPHA 1.702f
+CANON_FN float canon_gated(int32_t kind, float gate, float up, float limit) {
+  if (kind == 0) return canon_siluf(gate) * up;
+  gate = gate > limit ? limit : gate;
+  up = canon_clampf(up, -limit, limit);
+  if (kind == 1) return canon_siluf(gate) * up;
+  return (up + 1.0f) * (gate * canon_sigmoidf(gate * CANON_OSS_ALPHA));
+}
 CANON_FN float canon_softplusf(float x) {
   if (x > 20.0f) return x;
   float a = canon_float(canon_bits(x) & 0x7fffffffu);
@@ -259,6 +269,13 @@ CANON_FN void canon_rms(float *y, const float *x, const float *w, int32_t n, flo
     if (w) v = v * (plus_one ? w[i] + 1.0f : w[i]);
     y[i] = v;
   }
+}
+// LayerNorm; y may be x.
+CANON_FN void canon_layer_norm(float *y, const float *x, const float *w, const float *b, int32_t n, float eps) {
+  float mean = canon_sum(x, n) / (float)n;
+  for (int32_t i = 0; i < n; i++) y[i] = x[i] - mean;
+  float r = canon_rms_factor(canon_dot(y, y, n), n, eps);
+  for (int32_t i = 0; i < n; i++) y[i] = (y[i] * r) * w[i] + b[i];
 }
 CANON_FN void canon_rotate(float *a, float *b, float c, float s) {
   float x = *a, y = *b;

@@ -5,6 +5,8 @@
 #include <stddef.h>
 
 enum { CANON_F32, CANON_F16, CANON_BF16, CANON_INT8, CANON_INT4, CANON_FP8, CANON_MXFP4, CANON_E8M0 };
+// Activations of a gated block; see canon_gated.
+enum { CANON_SWIGLU, CANON_SWIGLU_LIMITED, CANON_SWIGLU_OSS };
 enum { CANON_PORTABLE, CANON_AVX2, CANON_AVX512, CANON_VNNI, CANON_AMX };
 
 // What is taken from the codes of an integer form: the form's own offset (8, 128), an integer zero point a scale, or nothing,
@@ -19,8 +21,9 @@ typedef struct {
   int32_t sub;                      // inputs a scale: group, or 16 in groups of 32
   int32_t offset;
   int32_t block_rows, block_cols, blocks;  // fp8: rows and inputs that share a scale, scales a row (1: repeated along it)
-  int64_t codes_at, scales_at, offsets_at;
+  int64_t codes_at, scales_at, offsets_at, bias_at;   // bias_at 0 = no bias
   const uint8_t *codes, *scales, *offsets; // offsets: zero points, a byte each, or minima in scale_form
+  const float *bias;                // [rows] or null; added after the product
 } canon_matrix;
 
 typedef struct { canon_matrix gate, up, down; } canon_record;
@@ -31,12 +34,13 @@ typedef struct { uint8_t *data; int32_t form, layers, heads, dim, pages, single,
 
 typedef struct {
   int32_t kind, rot, truncate;
-  double theta, factor, original, low, high, beta_fast, beta_slow, attention, mscale, mscale_all;
+  double theta, alpha, factor, original, low, high, beta_fast, beta_slow, attention, mscale, mscale_all;
 } canon_rope_spec;
 
 enum {
   CANON_OP_EMBED,      // dst = m[token]
   CANON_OP_NORM,       // i: parts, plus one; f: eps; vec: weight or null
+  CANON_OP_LAYER_NORM, // f: eps; vec: weights, then biases
   CANON_OP_QUANTISE,   // src to the program's codes; i: group
   CANON_OP_MATMUL,     // dst = src m^T + vec
   CANON_OP_ROPE,       // dst in place; vec: inverse frequencies; i: heads, rot, pairing, offset; d: factor
@@ -46,9 +50,10 @@ enum {
   CANON_OP_ADD,        // dst += src
   CANON_OP_ADD_SCALED, // dst += src * f
   CANON_OP_SCALE,      // dst *= f
+  CANON_OP_DIVIDE,     // dst /= f
   CANON_OP_CLAMP,      // dst into [f0, f1]
-  CANON_OP_ROUTER,     // src logits to ids, weights; vec: bias; i: score, experts, k, groups, top groups, group max, normalise, first bit of its bans; f: eps, least sum, scale
-  CANON_OP_FFN,        // dst = shared(src) + routed; i: experts, k
+  CANON_OP_ROUTER,     // src logits to ids, weights; vec: bias; i: score, experts, k, groups, top groups, group max, normalise, first bit of its bans; f: eps, least sum, scale, threshold of the sparse mixer
+  CANON_OP_FFN,        // dst = shared(src) * sigmoid(src2) + routed, src2 [1] or none; i: experts, k, activation; f: limit
   CANON_OP_GATHER,     // dst[i] = src[logit_row[i]]
   CANON_OP_CHECK,      // rows of src must be finite
   CANON_OP_HEADS,      // dst of each head = m of the head times src of the head; i: heads, first channel in dst and in src
@@ -143,6 +148,8 @@ void canon_rule_quantise(const float *x, int32_t n, int32_t group, int8_t *q, fl
 // One output: row of a source whose layout m describes, times x; -1 without memory.
 int canon_rule_product(const canon_matrix *m, int32_t row, const uint8_t *codes, const uint8_t *scales, const uint8_t *offsets, int32_t per_row, const float *x, float *y);
 void canon_rule_norm(float *y, const float *x, const float *w, int32_t n, float eps, int32_t plus_one);
+void canon_rule_layer_norm(float *y, const float *x, const float *w, const float *b, int32_t n, float eps);
+void canon_rule_gated(int32_t activation, float limit, float *y, const float *gate, const float *up, int32_t n);
 void canon_rule_rotate(float *x, int32_t rot, int32_t pairs, int32_t position, const float *inv, double factor);
 // keys [pos+1, dim] and values [pos+1, width] already rounded to their stored form; attends lo..pos; sink may be null.
 void canon_rule_attention(const float *q, const float *keys, const float *values, int32_t dim, int32_t width, int32_t lo, int32_t pos, float scale, const float *sink, float *o);

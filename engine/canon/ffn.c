@@ -106,20 +106,21 @@ void canon_ffn_up(canon_program *p, const canon_op *op, int64_t chunk) {
   canon_codes h = inner_codes(p, it);
   for (int32_t i0 = 0; i0 < it->n; i0 += INNER_ROWS) {
     canon_rows r = {.n = it->n - i0 < INNER_ROWS ? it->n - i0 : INNER_ROWS, .in0 = i0, .in = it->rows ? it->rows + i0 : 0, .codes = p->codes,
-                    .x = op->src.data, .x_stride = op->src.stride, .y = g, .y_stride = width, .col0 = c0};
+                    .x = op->src.data, .x_stride = op->src.stride, .y = g, .y_stride = width, .col0 = c0, .bias = gate->bias};
     r.codes.stride = canon_padded(gate->cols, gate->group);
     r.codes.groups = gate->groups;
     p->k->product(gate, c0 / 16, (cols + 15) / 16, &r);
     r.y = u;
+    r.bias = up->bias;
     p->k->product(up, c0 / 16, (cols + 15) / 16, &r);
     for (int32_t i = 0; i < r.n; i++) {
       int64_t slot = it->slots ? it->slots[i0 + i] : i0 + i;
       float *a = g + (int64_t)i * width;
       if (!down->group) {
-        p->k->swiglu(p->inner_float[it->routed] + slot * down->cols + c0, a, u + (int64_t)i * width, cols);
+        p->k->gated(op->i[2], op->f[0], p->inner_float[it->routed] + slot * down->cols + c0, a, u + (int64_t)i * width, cols);
         continue;
       }
-      p->k->swiglu(a, a, u + (int64_t)i * width, cols);
+      p->k->gated(op->i[2], op->f[0], a, a, u + (int64_t)i * width, cols);
       p->k->quantise(a, cols, down->group, h.q + slot * h.stride + c0, h.scale + slot * h.groups + c0 / down->group, h.less8 + slot * h.groups + c0 / down->group,
                      h.half ? h.half + slot * h.groups + c0 / down->group : 0);
     }
@@ -131,6 +132,6 @@ void canon_ffn_down(canon_program *p, const canon_op *op, int64_t chunk) {
   const canon_matrix *down = &it->rec.down;
   int32_t per = canon_tiles_per_chunk(down, it->n, p->threads), tiles = (down->rows + 15) / 16, t = (int32_t)(chunk - it->first_chunk) * per;
   canon_rows r = {.n = it->n, .in = it->slots, .out = it->slots, .codes = inner_codes(p, it), .x = p->inner_float[it->routed], .x_stride = down->cols,
-                  .y = it->routed ? p->routed_out : op->dst.data, .y_stride = it->routed ? op->dst.width : op->dst.stride};
+                  .y = it->routed ? p->routed_out : op->dst.data, .y_stride = it->routed ? op->dst.width : op->dst.stride, .bias = down->bias};
   p->k->product(down, t, tiles - t < per ? tiles - t : per, &r);
 }

@@ -42,7 +42,9 @@ typedef struct {
   // float multiply-adds for many.
   void (*product)(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r);
   void (*norm)(float *y, const float *x, const float *w, int32_t n, float eps, int plus_one);
+  void (*layer_norm)(float *y, const float *x, const float *w, const float *b, int32_t n, float eps);
   void (*swiglu)(float *y, const float *gate, const float *up, int32_t n);
+  void (*gated)(int32_t activation, float limit, float *y, const float *gate, const float *up, int32_t n);   // canon_gated
   void (*add)(float *y, const float *x, int32_t n);
   void (*add_scaled)(float *y, const float *x, float f, int32_t n);   // y + (x * f)
   void (*scale)(float *y, float f, int32_t n);

@@ -146,6 +146,8 @@ static inline vf v_sigmoid(vf x) { vf one = v_set(1.0f); return v_div(one, v_add
 static inline vf v_silu(vf x) { return v_mul(x, v_sigmoid(x)); }
 
 static void lanes_swiglu(float *y, const float *x, const float *z, int32_t n) { ELEMENTWISE(v_mul(v_silu(b), c)) }
+#include "kernels_blocks.h"
+
 static void lanes_add(float *y, const float *x, int32_t n) { const float *z = x; ELEMENTWISE(v_add(a, b)) }
 static void lanes_add_scaled(float *y, const float *x, float f, int32_t n) { const float *z = x; vf s = v_set(f); ELEMENTWISE(v_add(a, v_mul(b, s))) }
 static void lanes_scale(float *y, float f, int32_t n) { const float *x = y, *z = y; vf s = v_set(f); ELEMENTWISE(v_mul(a, s)) }
@@ -347,7 +349,8 @@ static void lanes_attend(const canon_attend *a) {
 }
 
 #define LANES_TABLE(PRODUCT, QUANTISE)                                                                                   \
-  {.quantise = QUANTISE, .product = PRODUCT, .norm = lanes_norm, .swiglu = lanes_swiglu, .add = lanes_add,               \
+  {.quantise = QUANTISE, .product = PRODUCT, .norm = lanes_norm, .layer_norm = lanes_layer_norm,     \
+   .swiglu = lanes_swiglu, .gated = lanes_gated, .add = lanes_add,                                                        \
    .add_scaled = lanes_add_scaled, .scale = lanes_scale, .clamp = lanes_clamp, .accumulate = lanes_accumulate,           \
    .exp_minus = lanes_exp_minus, .sigmoid = lanes_sigmoid, .divide = lanes_divide, .fold = lanes_fold, .rotate = lanes_rotate,                     \
    .store = lanes_store, .attend = lanes_attend, .finite = lanes_finite,             \

@@ -31,6 +31,7 @@ type Layout struct {
 	Offset           Offset
 	Rows, Cols       int
 	Group, GroupRows int
+	Biased           bool // a bias of Rows float32 lies behind the rest
 }
 
 // scalesAlong is the number of stored scales along a row.
@@ -101,7 +102,12 @@ func (l Layout) place(name string, base int64) (C.canon_matrix, int64, error) {
 	m.codes_at = C.int64_t(base)
 	m.scales_at = m.codes_at + C.canon_codes_size(&m)
 	m.offsets_at = m.scales_at + C.canon_scales_size(&m)
-	return m, int64(m.offsets_at + C.canon_offsets_size(&m)), nil
+	end := int64(m.offsets_at + C.canon_offsets_size(&m))
+	if l.Biased {
+		m.bias_at = C.int64_t(end)
+		end += int64(l.Rows*4+63) &^ 63
+	}
+	return m, end, nil
 }
 
 // LayoutVersion names the order of packed bytes (pack.c). Files that hold packed bytes carry it.
@@ -145,8 +151,13 @@ func (l Layout) Kind() string {
 	return fmt.Sprintf("%s g%d", l.Form, l.Group)
 }
 
-// String reads "int4 g64 [2048, 768]".
-func (l Layout) String() string { return fmt.Sprintf("%s [%d, %d]", l.Kind(), l.Rows, l.Cols) }
+// String reads "int4 g64 [2048, 768]", with a bias "int4 g64 [2048, 768] biased".
+func (l Layout) String() string {
+	if l.Biased {
+		return fmt.Sprintf("%s [%d, %d] biased", l.Kind(), l.Rows, l.Cols)
+	}
+	return fmt.Sprintf("%s [%d, %d]", l.Kind(), l.Rows, l.Cols)
+}
 
 // Pack writes the source, whose layout l is, into block, [Bytes] zeroed bytes anywhere.
 func (l Layout) Pack(block []byte, src Source) { l.packAt(block, 0, src) }
@@ -195,6 +206,10 @@ func (l Layout) Unpack(name string, block []byte, take func(n int64) []byte) (So
 		s.Zeros = take(scales)
 	case OffsetMinima:
 		s.Minima = take(int64(len(s.Scales)))
+	}
+	if l.Biased {
+		s.Bias = make([]float32, l.Rows)
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s.Bias))), 4*l.Rows), block[int(m.bias_at):])
 	}
 	C.canon_unpack(&m, octets(block), octets(s.Codes), octets(s.Scales), octets(s.offsets()), C.int32_t(s.perRow()))
 	return s, s.values()

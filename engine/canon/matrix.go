@@ -59,6 +59,7 @@ func (f Form) Quantised() bool { return f == Int8 || f == Int4 || f == MXFP4 }
 //     along the row, repeated for every 128 inputs.
 //   - Zeros (Int8 and Int4): one unsigned byte beside each scale takes the place of 128 or 8: value c-zero.
 //   - Minima (Int8 and Int4): one value of ScaleForm beside each scale; codes are then unsigned: value c*scale + minimum.
+//   - Bias holds Rows values or is nil. Only records keep it (PackRecord); elsewhere a bias belongs to the product.
 //
 // The slices are only read, and only during the call.
 type Source struct {
@@ -72,6 +73,7 @@ type Source struct {
 	ScaleForm  Form
 	Zeros      []byte
 	Minima     []byte
+	Bias       []float32
 }
 
 // Matrix is a packed weight in an arena: immutable, valid until the arena closes, safe for concurrent reads. Integer
@@ -107,7 +109,7 @@ func (m *Matrix) Dequantise(row int, dst []float32) {
 
 // shape is the layout of a source that has not been checked.
 func (s *Source) shape() Layout {
-	l := Layout{Form: s.Form, ScaleForm: s.ScaleForm, Rows: s.Rows, Cols: s.Cols, Group: s.Group, GroupRows: s.GroupRows}
+	l := Layout{Form: s.Form, ScaleForm: s.ScaleForm, Rows: s.Rows, Cols: s.Cols, Group: s.Group, GroupRows: s.GroupRows, Biased: s.Bias != nil}
 	switch {
 	case s.Zeros != nil:
 		l.Offset = OffsetZeros
@@ -141,6 +143,8 @@ func (s *Source) Layout() (Layout, error) {
 		return fail("%d bytes of %s scales, want %d for groups of %d in [%d, %d]", len(s.Scales), s.ScaleForm, scales*s.ScaleForm.Bits()/8, s.Group, s.Rows, s.Cols)
 	case s.Zeros != nil && len(s.Zeros) != scales:
 		return fail("%d zero points for %d scales", len(s.Zeros), scales)
+	case s.Bias != nil && len(s.Bias) != s.Rows:
+		return fail("%d biases for [%d, %d]", len(s.Bias), s.Rows, s.Cols)
 	case s.Minima != nil && len(s.Minima) != len(s.Scales):
 		return fail("%d bytes of minima for %d of scales", len(s.Minima), len(s.Scales))
 	}
@@ -177,6 +181,7 @@ func (s *Source) values() error {
 
 // pack writes the source into block at the offsets of m.
 func (s *Source) pack(m C.canon_matrix, block []byte) {
+	copy(block[int(m.bias_at):], unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s.Bias))), 4*len(s.Bias)))
 	C.canon_pack(&m, octets(block), octets(s.Codes), octets(s.Scales), octets(s.offsets()), C.int32_t(s.perRow()))
 }
 
@@ -185,6 +190,9 @@ func octets(b []byte) *C.uint8_t { return (*C.uint8_t)(unsafe.SliceData(b)) }
 // Pack copies a source into the arena in the kernels' layout. Errors name the tensor and what is wrong with it.
 func (a *Arena) Pack(src Source) (*Matrix, error) {
 	l, err := src.Layout()
+	if err == nil && src.Bias != nil {
+		err = fmt.Errorf("canon: packing %s: a bias outside a record", src.Name)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -232,14 +240,15 @@ func (a *Arena) PackRecord(gate, up, down Source) (*Record, error) {
 }
 
 // Dequantised returns the source as F32 on the Go heap: code times scale, one product each, or with a minimum one fused
-// multiply-add (for activations in f32, where rule 3 then applies). Float sources are widened exactly.
+// multiply-add (for activations in f32, where rule 3 then applies). Float sources are widened exactly;
+// a bias is kept.
 func Dequantised(src Source) (Source, error) {
 	l, err := src.Layout()
 	if err != nil {
 		return Source{}, err
 	}
 	m, _, _ := l.place(src.Name, 0)
-	out := Source{Name: src.Name, Form: F32, Rows: src.Rows, Cols: src.Cols, Codes: make([]byte, src.Rows*src.Cols*4)}
+	out := Source{Name: src.Name, Form: F32, Rows: src.Rows, Cols: src.Cols, Codes: make([]byte, src.Rows*src.Cols*4), Bias: src.Bias}
 	C.canon_dequantise_source(&m, octets(src.Codes), octets(src.Scales), octets(src.offsets()), C.int32_t(src.perRow()), (*C.float)(unsafe.Pointer(unsafe.SliceData(out.Codes))))
 	return out, nil
 }

@@ -32,7 +32,8 @@ canon_matrix canon_matrix_at(canon_matrix m, void *block) {
   m.codes = (const uint8_t *)block + m.codes_at;
   m.scales = (const uint8_t *)block + m.scales_at;
   m.offsets = (const uint8_t *)block + m.offsets_at;
-  m.codes_at = m.scales_at = m.offsets_at = 0;
+  if (m.bias_at) m.bias = (const float *)((const uint8_t *)block + m.bias_at);
+  m.codes_at = m.scales_at = m.offsets_at = m.bias_at = 0;
   return m;
 }
 

@@ -225,6 +225,21 @@ func (p *Program) norm(dst, src *Buffer, heads int, weight []float32, eps float3
 	p.add(op)
 }
 
+// LayerNorm: dst = (src - mean) / sqrt(variance + eps) * weight + bias (rule 4), the variance being the population's. Weight
+// and bias are [width]. dst may be src.
+func (p *Program) LayerNorm(dst, src *Buffer, weight, bias []float32, eps float32) {
+	if !p.same(dst, src) {
+		return
+	}
+	if w := src.Width(); dst.Width() != w || len(weight) != w || len(bias) != w {
+		p.fail("layer norm of width %d into %d with %d weights and %d biases", w, dst.Width(), len(weight), len(bias))
+		return
+	}
+	op := C.canon_op{kind: C.CANON_OP_LAYER_NORM, dst: dst.c, src: src.c, vec: p.vector(slices.Concat(weight, bias))}
+	op.f[0] = C.float(eps)
+	p.add(op)
+}
+
 // Product is one matrix of a MatMulN.
 type Product struct {
 	Dst  *Buffer
@@ -361,6 +376,11 @@ func (p *Program) Scale(buf *Buffer, factor float32) {
 	p.elementwise(C.CANON_OP_SCALE, factor, 0, buf)
 }
 
+// Divide: buf = buf / divisor.
+func (p *Program) Divide(buf *Buffer, divisor float32) {
+	p.elementwise(C.CANON_OP_DIVIDE, divisor, 0, buf)
+}
+
 // Clamp: buf = min(max(buf, lo), hi); NaN stays NaN.
 func (p *Program) Clamp(buf *Buffer, lo, hi float32) { p.elementwise(C.CANON_OP_CLAMP, lo, hi, buf) }
 
@@ -394,6 +414,7 @@ const (
 	ScoreTopSoftmax                    // the logits choose; weights are a softmax over the chosen only
 	ScoreSigmoid                       // sigmoid
 	ScoreSqrtSoftplus                  // square root of softplus
+	ScoreSparseMixer                   // the logits choose; each weight is a share among the experts near the chosen one (RouterSpec.Jitter)
 )
 
 // RouterSpec describes a router (rule 8).
@@ -409,6 +430,7 @@ type RouterSpec struct {
 	Eps       float32   // added to that sum
 	MinSum    float32   // the sum is at least this
 	Scale     float32   // factor on the weights; 0 = 1
+	Jitter    float32   // sparse mixer: with m the chosen logit, experts with (m - z) / max(|z|, m) <= 2 Jitter that are not yet chosen share
 }
 
 // Router chooses experts for each row from logits [experts] and returns where the choice is written. Routers are numbered
@@ -428,7 +450,7 @@ func (p *Program) Router(logits *Buffer, s RouterSpec) *Choice {
 		s.TopGroups = 1
 	}
 	if s.Experts <= 0 || s.Experts > 1<<16 || s.TopK <= 0 || s.TopK > s.Experts || s.TopK > 64 || logits.Width() != s.Experts || (s.Bias != nil && len(s.Bias) != s.Experts) ||
-		s.Experts%s.Groups != 0 || s.Groups > 256 || s.TopGroups <= 0 || s.TopGroups > s.Groups || s.TopGroups*(s.Experts/s.Groups) < s.TopK || s.Score > ScoreSqrtSoftplus || logits.c.logits != 0 {
+		s.Experts%s.Groups != 0 || s.Groups > 256 || s.TopGroups <= 0 || s.TopGroups > s.Groups || s.TopGroups*(s.Experts/s.Groups) < s.TopK || s.Score > ScoreSparseMixer || logits.c.logits != 0 {
 		p.fail("router of %d experts, top %d, %d of %d groups, %d biases on %d logits", s.Experts, s.TopK, s.TopGroups, s.Groups, len(s.Bias), logits.Width())
 		return c
 	}
@@ -450,7 +472,7 @@ func (p *Program) Router(logits *Buffer, s RouterSpec) *Choice {
 	for i, v := range []int{int(s.Score), s.Experts, s.TopK, s.Groups, s.TopGroups, b2i(s.GroupMax), b2i(s.Normalise), firstBan} {
 		op.i[i] = C.int32_t(v)
 	}
-	op.f[0], op.f[1], op.f[2] = C.float(s.Eps), C.float(s.MinSum), C.float(s.Scale)
+	op.f[0], op.f[1], op.f[2], op.f[3] = C.float(s.Eps), C.float(s.MinSum), C.float(s.Scale), C.float(2*s.Jitter)
 	p.routers = append(p.routers, s)
 	p.add(op)
 	return c
@@ -462,55 +484,6 @@ func b2i(b bool) int {
 	}
 	return 0
 }
-
-// MoE: dst = shared(src) + sum over ranks of weight * expert(src), in rank order (rule 9), each expert being
-// (silu(src gate^T) * (src up^T)) down^T. table and choice may both be nil (a dense feed-forward), or shared may be. dst must
-// not be src. The table must hold at least one record, which fixes the layout; an expert that is not in the table when a
-// row needs it is a fault of that row.
-func (p *Program) MoE(dst, src *Buffer, choice *Choice, table *ExpertTable, shared *Record) {
-	if !p.same(dst, src) {
-		return
-	}
-	h := src.Width()
-	op := C.canon_op{kind: C.CANON_OP_FFN, dst: dst.c, src: src.c}
-	groups := map[int]bool{}
-	switch {
-	case (choice == nil) != (table == nil), table == nil && shared == nil, dst.Width() != h, dst.c.data == src.c.data:
-		p.fail("feed-forward of width %d into %d needs a table with its choice, or a shared record, or both", h, dst.Width())
-		return
-	case table != nil && (table.layout == nil || table.layout.Down.Rows != h || choice.ids == nil || dst.c.logits != 0):
-		p.fail("expert table is empty or not of width %d", h)
-		return
-	case shared != nil && shared.Hidden() != h:
-		p.fail("shared expert of width %d in a layer of width %d", shared.Hidden(), h)
-		return
-	}
-	if table != nil {
-		op.ids, op.weights = (*C.int32_t)(&choice.ids[0]), (*C.float)(&choice.weights[0])
-		op.table = (*unsafe.Pointer)(unsafe.Pointer(unsafe.SliceData(table.ptrs)))
-		op.routed = table.layout.c
-		op.i[0], op.i[1] = C.int32_t(table.experts), C.int32_t(choice.k)
-		groups[int(table.layout.c.gate.group)] = true
-		p.tables = append(p.tables, routed{table, choice.router})
-	}
-	if shared != nil {
-		op.shared = shared.layout.c
-		op.shared_block = unsafe.Pointer(unsafe.SliceData(shared.block))
-		groups[shared.gate.Group()] = true
-	}
-	delete(groups, 0)
-	if len(groups) > 1 {
-		p.fail("shared and routed experts differ in group size")
-		return
-	}
-	for g := range groups {
-		p.quantise(src, g)
-	}
-	p.add(op)
-}
-
-// FFN: dst = (silu(src gate^T) * (src up^T)) down^T, a dense feed-forward block.
-func (p *Program) FFN(dst, src *Buffer, r *Record) { p.MoE(dst, src, nil, nil, r) }
 
 // GatherRows copies the rows of src (step rows) that the step lists in LogitRows to dst (made by LogitBuffer).
 func (p *Program) GatherRows(dst, src *Buffer) {

@@ -8,7 +8,7 @@ static double yarn_edge(const canon_rope_spec *s, double rotations) {
 static double yarn_scale(double factor, double m) { return factor <= 1 ? 1 : 0.1 * m * canon_log64(factor) + 1; }
 
 double canon_rope_frequencies(const canon_rope_spec *s, float *inv) {
-  double lo = 0, hi = 0;
+  double lo = 0, hi = 0, theta = s->alpha > 0 ? s->theta * canon_pow64(s->alpha, s->rot / (s->rot - 2.0)) : s->theta;
   if (s->kind == 3) {
     lo = yarn_edge(s, s->beta_fast);
     hi = yarn_edge(s, s->beta_slow);
@@ -18,7 +18,7 @@ double canon_rope_frequencies(const canon_rope_spec *s, float *inv) {
     if (lo == hi) hi += 0.001;
   }
   for (int32_t j = 0; j < s->rot / 2; j++) {
-    double base = canon_pow64(s->theta, (double)(2 * j) / s->rot), v = 1 / base;
+    double base = canon_pow64(theta, (double)(2 * j) / s->rot), v = 1 / base;
     if (s->kind == 1) v = 1 / (base * s->factor);
     if (s->kind == 2) {
       double wave = 6.283185307179586 / v, at = s->original / wave;

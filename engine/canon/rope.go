@@ -39,6 +39,7 @@ type RopeSpec struct {
 	BetaFast  float64 // yarn; 0 = 32
 	BetaSlow  float64 // yarn; 0 = 1
 	Truncate  bool    // yarn: floor and ceiling of the ramp's ends
+	Alpha     float64 // theta is multiplied by Alpha^(Rot/(Rot-2)) first; 0 = not
 	Attention float64 // factor on cosines and sines; 0 = as the kind says (yarn: 0.1 ln(Factor) + 1 or MScale rules, else 1)
 	MScale    float64 // yarn
 	MScaleAll float64 // yarn: mscale_all_dim
@@ -57,6 +58,9 @@ type Rope struct {
 func (a *Arena) NewRope(s RopeSpec) (*Rope, error) {
 	if s.Rot <= 0 || s.Rot%2 != 0 || !(s.Theta > 0) {
 		return nil, fmt.Errorf("canon: rope: %d rotated channels with theta %v; an even number and a positive theta are needed", s.Rot, s.Theta)
+	}
+	if s.Alpha < 0 || s.Alpha > 0 && s.Rot == 2 {
+		return nil, fmt.Errorf("canon: rope: alpha %v with %d rotated channels", s.Alpha, s.Rot)
 	}
 	if s.Kind > RopeYarn {
 		return nil, fmt.Errorf("canon: rope: unknown kind %d", s.Kind)
@@ -80,7 +84,7 @@ func (a *Arena) NewRope(s RopeSpec) (*Rope, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := C.canon_rope_spec{kind: C.int32_t(s.Kind), rot: C.int32_t(s.Rot), theta: C.double(s.Theta), factor: C.double(s.Factor), original: C.double(s.Original),
+	c := C.canon_rope_spec{kind: C.int32_t(s.Kind), rot: C.int32_t(s.Rot), theta: C.double(s.Theta), alpha: C.double(s.Alpha), factor: C.double(s.Factor), original: C.double(s.Original),
 		low: C.double(s.LowFreq), high: C.double(s.HighFreq), beta_fast: C.double(s.BetaFast), beta_slow: C.double(s.BetaSlow),
 		attention: C.double(s.Attention), mscale: C.double(s.MScale), mscale_all: C.double(s.MScaleAll)}
 	if s.Truncate {

@@ -15,6 +15,7 @@ func TestRopeFrequencies(t *testing.T) {
 		factor float64
 	}{
 		{"default", RopeSpec{Theta: 1e5, Rot: 64}, func(j int) float64 { return 1 / pow(1e5, j, 64) }, 1},
+		{"alpha", RopeSpec{Theta: 1e4, Rot: 128, Alpha: 1000}, func(j int) float64 { return 1 / pow(1e4*math.Pow(1000, 128.0/126), j, 128) }, 1},
 		{"linear", RopeSpec{Kind: RopeLinear, Theta: 1e4, Rot: 32, Factor: 4}, func(j int) float64 { return 1 / (4 * pow(1e4, j, 32)) }, 1},
 		{"llama3", RopeSpec{Kind: RopeLlama3, Theta: 5e5, Rot: 128, Factor: 8, Original: 8192, LowFreq: 1, HighFreq: 4}, func(j int) float64 {
 			v := 1 / pow(5e5, j, 128)

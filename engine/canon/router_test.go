@@ -3,6 +3,7 @@ package canon
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"sort"
@@ -27,7 +28,7 @@ func naiveRoute(z []float32, s RouterSpec, banned map[int]bool) (ids []int32, we
 		for i := range score {
 			score[i] /= total
 		}
-	case ScoreTopSoftmax:
+	case ScoreTopSoftmax, ScoreSparseMixer:
 		copy(score, z)
 	case ScoreSigmoid:
 		RuleElementary(Sigmoid, score, z)
@@ -76,6 +77,23 @@ func naiveRoute(z []float32, s RouterSpec, banned map[int]bool) (ids []int32, we
 	for _, i := range byChoice(left)[:s.TopK] {
 		ids, weights = append(ids, int32(i)), append(weights, score[i])
 	}
+	if s.Score == ScoreSparseMixer {
+		out := map[int]bool{}
+		maps.Copy(out, banned)
+		for rank, id := range ids {
+			m, share := z[id], make([]float32, n)
+			for i, v := range z {
+				far := (m-v)/max(float32(math.Abs(float64(v))), m) > 2*s.Jitter
+				if !out[i] && !far {
+					e := []float32{v - m}
+					RuleElementary(Exp, e, e)
+					share[i] = e[0]
+				}
+			}
+			weights[rank] = 1 / RuleSum(share)
+			out[int(id)] = true
+		}
+	}
 	if s.Score == ScoreTopSoftmax {
 		first := weights[0]
 		for i := range weights {
@@ -113,6 +131,8 @@ func TestRoutersChooseAsTheRuleSays(t *testing.T) {
 		{Score: ScoreSoftmax, TopK: 6, Bias: bias, Normalise: true, MinSum: 0.5},
 		{Score: ScoreSqrtSoftplus, TopK: 6, Bias: bias, Normalise: true, Eps: 1e-20, Scale: 1.5},
 		{Score: ScoreSigmoid, TopK: 16},
+		{Score: ScoreSparseMixer, TopK: 2, Jitter: 0.01},
+		{Score: ScoreSparseMixer, TopK: 2, Jitter: 0.2},
 	}
 	z := make([][]float32, rows)
 	for i := range z {

@@ -70,6 +70,7 @@ static void combine(canon_program *p, const canon_op *op, int32_t row) {
   float *y = canon_row(&op->dst, row);
   int32_t k = op->i[1], n = op->dst.width;
   if (!op->shared_block) memset(y, 0, (size_t)n * 4);
+  else if (op->src2.data) p->k->scale(y, canon_sigmoidf(*canon_row(&op->src2, row)), n);
   for (int32_t r = 0; r < k; r++) {
     int64_t slot = (int64_t)row * k + r;
     int32_t id = op->ids[slot];
@@ -92,6 +93,18 @@ static float group_score(const float *c, const uint8_t *gone, int32_t from, int3
   return largest_only || b < 0 ? c[a] : c[a] + c[b];
 }
 
+// The sparse mixer's weight of a chosen expert: its share in a softmax over the experts that are left and near it. Near is
+// (m - z) / max(|z|, m) at most the threshold, m being the logit of the chosen one; terms that are not near count as 0 in
+// their lanes. left receives the terms.
+static float mixed(const float *z, float *left, const uint8_t *gone, int32_t chosen, float threshold, int32_t n) {
+  float m = z[chosen];
+  for (int32_t i = 0; i < n; i++) {
+    int out = i != chosen && gone[i];
+    left[i] = out || (m - z[i]) / canon_max(canon_float(canon_bits(z[i]) & 0x7fffffffu), m) > threshold ? 0.0f : canon_expf(z[i] - m);
+  }
+  return 1.0f / canon_sum(left, n);
+}
+
 // Rule 8. scratch holds 3 * experts + 1024 floats.
 void canon_route(canon_program *p, const canon_op *op, int32_t row, float *scratch) {
   const float *z = canon_row(&op->src, row), *bias = op->vec;
@@ -111,7 +124,7 @@ void canon_route(canon_program *p, const canon_op *op, int32_t row, float *scrat
       k->divide(s, canon_sum(s, n), n);
       break;
     }
-    case 1: memcpy(s, z, (size_t)n * 4); break;
+    case 1: case 4: memcpy(s, z, (size_t)n * 4); break;
     case 2: k->sigmoid(s, z, n); break;
     default: for (int32_t i = 0; i < n; i++) s[i] = sqrtf(canon_softplusf(z[i]));
   }
@@ -145,7 +158,7 @@ void canon_route(canon_program *p, const canon_op *op, int32_t row, float *scrat
     weights[r] = 0;
     if (best < 0) { canon_fault(p, 0, row, CANON_FAULT_BANNED, op->label); continue; }
     gone[best] = 1;
-    weights[r] = s[best];
+    weights[r] = score == 4 ? mixed(z, s, gone, best, op->f[3], n) : s[best];
   }
   if (score == 1) {
     k->exp_minus(weights, weights, weights[0], top);
@@ -173,6 +186,7 @@ static void row_op(canon_program *p, const canon_op *op, int32_t row, int32_t th
       for (int32_t h = 0; h < op->i[0]; h++) k->norm(dst + h * w, src + h * w, op->vec, w, op->f[0], op->i[1]);
       return;
     }
+    case CANON_OP_LAYER_NORM: k->layer_norm(dst, src, op->vec, op->vec + n, n, op->f[0]); return;
     case CANON_OP_QUANTISE: {
       int64_t stride = canon_padded(op->src.width, op->i[0]), groups = stride / op->i[0];
       k->quantise(src, op->src.width, op->i[0], p->codes.q + row * stride, p->codes.scale + row * groups, p->codes.less8 + row * groups,
@@ -186,6 +200,7 @@ static void row_op(canon_program *p, const canon_op *op, int32_t row, int32_t th
     case CANON_OP_ADD: k->add(dst, src, n); return;
     case CANON_OP_ADD_SCALED: k->add_scaled(dst, src, op->f[0], n); return;
     case CANON_OP_SCALE: k->scale(dst, op->f[0], n); return;
+    case CANON_OP_DIVIDE: k->divide(dst, op->f[0], n); return;
     case CANON_OP_CLAMP: k->clamp(dst, op->f[0], op->f[1], n); return;
     case CANON_OP_ROUTER: canon_route(p, op, row, p->per_thread + thread * p->thread_floats); return;
     case CANON_OP_GATHER: memcpy(dst, canon_row(&op->src, p->step->logit_row[row]), (size_t)n * 4); return;

@@ -13,11 +13,13 @@ func TestNormsEqualTheRule(t *testing.T) {
 			a := newArena(t)
 			x, w := inputs(r, 20, width), normals(r, width, 1)
 			p := NewProgram(pool, a, Limits{Rows: 20, Sequences: 1})
-			in, y, one, bare := p.Buffer(width), p.Buffer(width), p.Buffer(width), p.Buffer(width)
+			in, y, one, bare, centred := p.Buffer(width), p.Buffer(width), p.Buffer(width), p.Buffer(width), p.Buffer(width)
+			bias := normals(r, width, 1)
 			p.Embed(in, table(a, x))
 			p.RMSNorm(y, in, w, 1e-5, false)
 			p.RMSNorm(one, in, w, 1e-6, true)
 			p.RMSNorm(bare, in, nil, 1e-6, false)
+			p.LayerNorm(centred, in, w, bias, 1e-5)
 			p.HeadNorm(in, 2-width%2, w[:width/(2-width%2)], 1e-5, false)
 			if err := p.Build(); err != nil {
 				t.Fatal(err)
@@ -29,6 +31,7 @@ func TestNormsEqualTheRule(t *testing.T) {
 				sameRow(t, fmt.Sprintf("width %d row %d", width, i), y.Row(i), RuleNorm(x[i], w, 1e-5, false))
 				sameRow(t, fmt.Sprintf("width %d row %d plus one", width, i), one.Row(i), RuleNorm(x[i], w, 1e-6, true))
 				sameRow(t, fmt.Sprintf("width %d row %d bare", width, i), bare.Row(i), RuleNorm(x[i], nil, 1e-6, false))
+				sameRow(t, fmt.Sprintf("width %d row %d centred", width, i), centred.Row(i), RuleLayerNorm(x[i], w, bias, 1e-5))
 				n := width / (2 - width%2)
 				for h := 0; h < width; h += n {
 					sameRow(t, fmt.Sprintf("width %d row %d part at %d", width, i, h), in.Row(i)[h:h+n], RuleNorm(x[i][h:h+n], w[:n], 1e-5, false))

@@ -51,6 +51,11 @@ int canon_rule_product(const canon_matrix *m, int32_t row, const uint8_t *codes,
 
 void canon_rule_norm(float *y, const float *x, const float *w, int32_t n, float eps, int32_t plus_one) { canon_rms(y, x, w, n, eps, plus_one); }
 
+void canon_rule_layer_norm(float *y, const float *x, const float *w, const float *b, int32_t n, float eps) { canon_layer_norm(y, x, w, b, n, eps); }
+void canon_rule_gated(int32_t activation, float limit, float *y, const float *gate, const float *up, int32_t n) {
+  for (int32_t i = 0; i < n; i++) y[i] = canon_gated(activation, gate[i], up[i], limit);
+}
+
 void canon_rule_rotate(float *x, int32_t rot, int32_t pairs, int32_t position, const float *inv, double factor) {
   for (int32_t j = 0; j < rot / 2; j++) {
     float c, s;

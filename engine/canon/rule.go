@@ -69,6 +69,20 @@ func RuleNorm(x, weight []float32, eps float32, plusOne bool) []float32 {
 	return y
 }
 
+// RuleLayerNorm is rule 4's LayerNorm on one row.
+func RuleLayerNorm(x, weight, bias []float32, eps float32) []float32 {
+	y := make([]float32, len(x))
+	C.canon_rule_layer_norm(floats(y), floats(x), floats(weight), floats(bias), C.int32_t(len(x)), C.float(eps))
+	return y
+}
+
+// RuleGated is an activation on one row.
+func RuleGated(a Activation, gate, up []float32) []float32 {
+	y := make([]float32, len(gate))
+	C.canon_rule_gated(C.int32_t(a.Kind), C.float(a.Limit), floats(y), floats(gate), floats(up), C.int32_t(len(gate)))
+	return y
+}
+
 // RuleRotate turns the first Rot channels of x in place.
 func RuleRotate(x []float32, r *Rope, pairing Pairing, position int) {
 	_ = x[:r.spec.Rot]
