@@ -252,7 +252,11 @@ func (c *config) rope(dim int, absent ropeDefaults) canon.RopeSpec {
 			spec.Kind = canon.RopeLinear
 		case "dynamic":
 			// Frequencies change only beyond max_position_embeddings, and no sequence may be longer than that.
-			inner.without("factor", "original_max_position_embeddings")
+			// With alpha theta is larger from the start.
+			if spec.Alpha = inner.number("alpha", 0); spec.Alpha < 0 {
+				inner.refuse("alpha", "%v is negative", spec.Alpha)
+			}
+			inner.without("factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 		case "llama3":
 			spec.Kind = canon.RopeLlama3
 			spec.LowFreq, spec.HighFreq = inner.positive("low_freq_factor", 1), inner.positive("high_freq_factor", 4)

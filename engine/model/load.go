@@ -7,6 +7,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -16,22 +17,29 @@ import (
 
 // layer holds the packed weights of one layer.
 type layer struct {
-	attentionNorm, mlpNorm []float32
+	attentionNorm, mlpNorm norm
 	q, k, v, o             *canon.Matrix
 	qBias, kBias, vBias    []float32
 	oBias                  []float32
 	qNorm, kNorm           []float32
 	dense                  *canon.Record // dense layers only
 	shared                 *canon.Record // nil = none
+	sharedGate             *canon.Matrix
 	router                 *canon.Matrix
+	routerBias             []float32
+	sinks                  []float32
 	correction             []float32
 	experts                []*canon.Record
 }
 
+// norm holds the weights of a norm; bias is nil but for layer norms.
+type norm struct{ weight, bias []float32 }
+
 // tensors holds all packed weights of a model.
 type tensors struct {
 	embed, head *canon.Matrix // the same one where the head is tied
-	norm        []float32
+	headBias    []float32
+	norm        norm
 	layers      []layer
 }
 
@@ -61,6 +69,12 @@ func (l *loader) source(module string, rows, cols int, s *weights.Scratch) (cano
 		return source, err
 	}
 	l.read.Store(module, nil)
+	return l.wanted(source)
+}
+
+// wanted gives a source the form that the options want, and counts it.
+func (l *loader) wanted(source canon.Source) (canon.Source, error) {
+	var err error
 	form := source.Kind()
 	if l.dequantised && source.Form != canon.F32 {
 		if source, err = canon.Dequantised(source); err != nil {
@@ -72,7 +86,7 @@ func (l *loader) source(module string, rows, cols int, s *weights.Scratch) (cano
 		l.quantised.Store(true)
 	}
 	l.forms.Store(form, nil)
-	l.elements.Add(int64(rows) * int64(cols))
+	l.elements.Add(int64(source.Rows) * int64(source.Cols))
 	return source, nil
 }
 
@@ -89,24 +103,35 @@ func (l *loader) matrix(to **canon.Matrix, module string, rows, cols int) job {
 }
 
 // record returns a job that packs gate, up and down modules of a feed-forward block into *to.
-func (l *loader) record(to **canon.Record, modules [3]string, inner int) job {
+func (l *loader) record(to **canon.Record, modules [3]string, inner int, biased bool) job {
 	hidden := l.spec.Hidden
+	shapes := [3][2]int{{inner, hidden}, {inner, hidden}, {hidden, inner}}
 	return job{size: 3 * int64(inner) * int64(hidden), run: func(s *weights.Scratch) error {
-		gate, err := l.source(modules[0], inner, hidden, s)
-		if err != nil {
-			return err
+		var parts [3]canon.Source
+		for i, module := range modules {
+			var err error
+			if parts[i], err = l.source(module, shapes[i][0], shapes[i][1], s); err != nil {
+				return err
+			}
+			if biased {
+				if err := l.vector(&parts[i].Bias, module+".bias", shapes[i][0]).run(s); err != nil {
+					return err
+				}
+			}
 		}
-		up, err := l.source(modules[1], inner, hidden, s)
-		if err != nil {
-			return err
-		}
-		down, err := l.source(modules[2], hidden, inner, s)
-		if err != nil {
-			return err
-		}
-		*to, err = l.arena.PackRecord(gate, up, down)
+		var err error
+		*to, err = l.arena.PackRecord(parts[0], parts[1], parts[2])
 		return err
 	}}
+}
+
+// norm returns the jobs that read a norm of the hidden width, named by its weight.
+func (l *loader) norm(to *norm, weight string) []job {
+	jobs := []job{l.vector(&to.weight, weight, l.spec.Hidden)}
+	if l.spec.LayerNorm {
+		jobs = append(jobs, l.vector(&to.bias, strings.TrimSuffix(weight, ".weight")+".bias", l.spec.Hidden))
+	}
+	return jobs
 }
 
 // vector returns a job that reads n floats of a full tensor name into *to.
@@ -140,7 +165,10 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 	if len(jobs) == 0 {
 		return nil, fmt.Errorf("model: neither %s nor %s is in the checkpoint", names.Embed, names.Head)
 	}
-	jobs = append(jobs, l.vector(&t.norm, names.Norm, spec.Hidden))
+	if spec.HeadBias {
+		jobs = append(jobs, l.vector(&t.headBias, names.Head+".bias", spec.Vocab))
+	}
+	jobs = append(jobs, l.norm(&t.norm, names.Norm)...)
 
 	at := func(pattern string, layer int) string { return fmt.Sprintf(pattern, layer) }
 	three := func(patterns [3]string, numbers ...any) (out [3]string) {
@@ -151,9 +179,9 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 	}
 	for i := range t.layers {
 		y := &t.layers[i]
+		jobs = append(jobs, l.norm(&y.attentionNorm, at(names.AttentionNorm, i))...)
+		jobs = append(jobs, l.norm(&y.mlpNorm, at(names.MLPNorm, i))...)
 		jobs = append(jobs,
-			l.vector(&y.attentionNorm, at(names.AttentionNorm, i), spec.Hidden),
-			l.vector(&y.mlpNorm, at(names.MLPNorm, i), spec.Hidden),
 			l.matrix(&y.q, at(names.Q, i), q, spec.Hidden),
 			l.matrix(&y.k, at(names.K, i), kv, spec.Hidden),
 			l.matrix(&y.v, at(names.V, i), kv, spec.Hidden),
@@ -170,20 +198,29 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 		case QKNormWhole:
 			jobs = append(jobs, l.vector(&y.qNorm, at(names.QNorm, i), q), l.vector(&y.kNorm, at(names.KNorm, i), kv))
 		}
+		if a.Sinks {
+			jobs = append(jobs, l.vector(&y.sinks, at(names.Sinks, i), a.Heads))
+		}
 		if spec.Dense[i] {
-			jobs = append(jobs, l.record(&y.dense, three(names.Dense, i), spec.DenseInner))
+			jobs = append(jobs, l.record(&y.dense, three(names.Dense, i), spec.DenseInner, spec.MLPBias))
 			continue
 		}
 		jobs = append(jobs, l.matrix(&y.router, at(names.Router, i), spec.MoE.Experts, spec.Hidden))
+		if spec.MoE.RouterBias {
+			jobs = append(jobs, l.vector(&y.routerBias, at(names.Router, i)+".bias", spec.MoE.Experts))
+		}
 		if spec.MoE.Correction {
 			jobs = append(jobs, l.vector(&y.correction, at(names.Correction, i), spec.MoE.Experts))
 		}
 		if spec.MoE.Shared > 0 {
-			jobs = append(jobs, l.record(&y.shared, three(names.Shared, i), spec.MoE.Shared))
+			jobs = append(jobs, l.record(&y.shared, three(names.Shared, i), spec.MoE.Shared, spec.MLPBias))
+		}
+		if spec.MoE.SharedGate {
+			jobs = append(jobs, l.matrix(&y.sharedGate, at(names.SharedGate, i), 1, spec.Hidden))
 		}
 		y.experts = make([]*canon.Record, spec.MoE.Experts)
 		for e := range y.experts {
-			jobs = append(jobs, l.record(&y.experts[e], three(names.Expert, i, e), spec.MoE.Inner))
+			jobs = append(jobs, l.expert(&y.experts[e], i, e))
 		}
 	}
 	return jobs, nil

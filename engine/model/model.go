@@ -162,6 +162,9 @@ func (m *Model) describe(checkpoint *weights.Checkpoint, l *loader, t *tensors) 
 		if y.shared != nil {
 			i.Bytes += y.shared.Bytes()
 		}
+		if y.sharedGate != nil {
+			i.Bytes += y.sharedGate.Bytes()
+		}
 		idle := int64(spec.MoE.Experts - spec.MoE.TopK)
 		record := y.experts[0].Bytes()
 		i.RecordBytes = append(i.RecordBytes, record)

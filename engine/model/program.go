@@ -1,8 +1,8 @@
 package model
 
-// The forward pass: one canon.Program, built once from a Spec and the packed weights. There is nothing here but the
-// skeleton that all of these architectures share (pre-norm attention and feed-forward, two residual adds); what differs is
-// read from the Spec.
+// The forward pass: one canon.Program, built once from a Spec and the packed weights. Here is the skeleton that the
+// architectures share (pre-norm attention and feed-forward, two residual adds) and the feed-forward block; kinds of
+// attention have a file each. What differs is read from the Spec.
 //
 // Bound: a decoded row reads every dense matrix, k experts a layer and the head once, so decode is bound by memory
 // (Info.BytesPerToken); prefill is bound by integer products.
@@ -21,89 +21,119 @@ type forward struct {
 	scores  []*canon.Buffer // [MoE layers] router logits; one buffer for all layers unless margins are wanted
 }
 
+// builder lays out a program. Buffers are shared by all layers.
+type builder struct {
+	forward
+	spec       *Spec
+	arena      *canon.Arena
+	kv         *canon.KV
+	margins    bool
+	x          *canon.Buffer // residual stream, [hidden]
+	h          *canon.Buffer // normed input of a block, [hidden]
+	branch     *canon.Buffer // output of a block, [hidden]
+	router     *canon.Buffer // [experts]
+	sharedGate *canon.Buffer // [1]; nil = shared experts have no gate
+	gqa        groupedQuery
+}
+
 // build lays out the program of a model.
 func build(spec *Spec, t *tensors, pool *canon.Pool, arena *canon.Arena, kv *canon.KV, limits canon.Limits, margins bool) (*forward, error) {
-	a := spec.Attention
-	rope, err := arena.NewRope(spec.Rope)
-	if err != nil {
+	p := canon.NewProgram(pool, arena, limits)
+	b := &builder{forward: forward{program: p}, spec: spec, arena: arena, kv: kv, margins: margins,
+		x: p.Buffer(spec.Hidden), h: p.Buffer(spec.Hidden), branch: p.Buffer(spec.Hidden), router: p.Buffer(spec.MoE.Experts)}
+	if spec.MoE.SharedGate {
+		b.sharedGate = p.Buffer(1)
+	}
+	if err := b.newGroupedQuery(); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
-	p := canon.NewProgram(pool, arena, limits)
-	f := &forward{program: p}
-	x, h := p.Buffer(spec.Hidden), p.Buffer(spec.Hidden) // residual stream; normed input, then branch output
-	branch := p.Buffer(spec.Hidden)
-	q, attended := p.Buffer(a.Heads*a.HeadDim), p.Buffer(a.Heads*a.HeadDim)
-	k, v := p.Buffer(a.KVHeads*a.HeadDim), p.Buffer(a.KVHeads*a.HeadDim)
-	scores := p.Buffer(spec.MoE.Experts)
 
 	p.Label("embedding")
-	p.Embed(x, t.embed)
+	p.Embed(b.x, t.embed)
+	if spec.EmbedScale != 1 {
+		p.Scale(b.x, spec.EmbedScale)
+	}
 	for l := range t.layers {
 		y := &t.layers[l]
 		p.Label(fmt.Sprintf("layer %d attention", l))
-		p.RMSNorm(h, x, y.attentionNorm, spec.NormEps, false)
-		p.MatMulN(h, canon.Product{Dst: q, M: y.q, Bias: y.qBias}, canon.Product{Dst: k, M: y.k, Bias: y.kBias}, canon.Product{Dst: v, M: y.v, Bias: y.vBias})
-		switch a.QKNorm {
-		case QKNormPerHead:
-			p.HeadNorm(q, a.Heads, y.qNorm, spec.NormEps, false)
-			p.HeadNorm(k, a.KVHeads, y.kNorm, spec.NormEps, false)
-		case QKNormWhole:
-			p.RMSNorm(q, q, y.qNorm, spec.NormEps, false)
-			p.RMSNorm(k, k, y.kNorm, spec.NormEps, false)
-		}
-		if a.Clip > 0 {
-			for _, b := range []*canon.Buffer{q, k, v} {
-				p.Clamp(b, -a.Clip, a.Clip)
-			}
-		}
-		p.Rope(q, a.Heads, rope, spec.Pairing, 0)
-		p.Rope(k, a.KVHeads, rope, spec.Pairing, 0)
-		p.KVAppend(kv, l, k, v)
-		p.Attention(attended, q, kv, l, canon.AttentionSpec{Heads: a.Heads, Scale: a.Scale, Window: a.Window[l]})
-		p.MatMul(branch, attended, y.o, y.oBias)
-		p.Add(x, branch)
+		b.norm(b.h, b.x, y.attentionNorm)
+		b.groupedQuery(l, y)
+		b.residual()
 
 		p.Label(fmt.Sprintf("layer %d feed-forward", l))
-		p.RMSNorm(h, x, y.mlpNorm, spec.NormEps, false)
-		if spec.Dense[l] {
-			p.FFN(branch, h, y.dense)
-		} else {
-			table, err := arena.NewExpertTable(spec.MoE.Experts)
-			if err != nil {
-				return nil, fmt.Errorf("model: %w", err)
-			}
-			for id, record := range y.experts {
-				if err := table.Set(id, record); err != nil {
-					return nil, fmt.Errorf("model: layer %d: %w", l, err)
-				}
-			}
-			router := spec.MoE.Router
-			router.Bias = y.correction
-			if margins && len(f.scores) > 0 {
-				scores = p.Buffer(spec.MoE.Experts)
-			}
-			f.scores = append(f.scores, scores)
-			p.MatMul(scores, h, y.router, nil)
-			choice := p.Router(scores, router)
-			f.choices = append(f.choices, choice)
-			p.MoE(branch, h, choice, table, y.shared)
+		b.norm(b.h, b.x, y.mlpNorm)
+		if err := b.feedForward(l, y); err != nil {
+			return nil, fmt.Errorf("model: layer %d: %w", l, err)
 		}
-		p.Add(x, branch)
+		b.residual()
 	}
 
 	p.Label("head")
 	last := p.LogitBuffer(spec.Hidden)
-	f.logits = p.LogitBuffer(spec.Vocab)
-	p.GatherRows(last, x)
-	p.RMSNorm(last, last, t.norm, spec.NormEps, false)
-	p.MatMul(f.logits, last, t.head, nil)
-	p.CheckFinite(f.logits)
-	p.Keep(f.logits)
+	b.logits = p.LogitBuffer(spec.Vocab)
+	p.GatherRows(last, b.x)
+	b.norm(last, last, t.norm)
+	p.MatMul(b.logits, last, t.head, t.headBias)
+	if spec.LogitDivisor != 1 {
+		p.Divide(b.logits, spec.LogitDivisor)
+	}
+	p.CheckFinite(b.logits)
+	p.Keep(b.logits)
 	if margins {
-		p.Keep(f.scores...)
+		p.Keep(b.scores...)
 	}
 	if err := p.Build(); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
-	return f, nil
+	return &b.forward, nil
+}
+
+// norm is the architecture's norm over the hidden width.
+func (b *builder) norm(dst, src *canon.Buffer, n norm) {
+	if b.spec.LayerNorm {
+		b.program.LayerNorm(dst, src, n.weight, n.bias, b.spec.NormEps)
+		return
+	}
+	b.program.RMSNorm(dst, src, n.weight, b.spec.NormEps, false)
+}
+
+// residual adds branch to the residual stream.
+func (b *builder) residual() {
+	if b.spec.ResidualScale != 1 {
+		b.program.AddScaled(b.x, b.branch, b.spec.ResidualScale)
+		return
+	}
+	b.program.Add(b.x, b.branch)
+}
+
+// feedForward leaves the block's output in branch.
+func (b *builder) feedForward(l int, y *layer) error {
+	p, m := b.program, b.spec.MoE
+	if b.spec.Dense[l] {
+		p.FFN(b.branch, b.h, y.dense)
+		return nil
+	}
+	table, err := b.arena.NewExpertTable(m.Experts)
+	if err != nil {
+		return err
+	}
+	for id, record := range y.experts {
+		if err := table.Set(id, record); err != nil {
+			return err
+		}
+	}
+	if b.margins && len(b.scores) > 0 {
+		b.router = p.Buffer(m.Experts)
+	}
+	b.scores = append(b.scores, b.router)
+	p.MatMul(b.router, b.h, y.router, y.routerBias)
+	if m.SharedGate {
+		p.MatMul(b.sharedGate, b.h, y.sharedGate, nil)
+	}
+	router := m.Router
+	router.Bias = y.correction
+	choice := p.Router(b.router, router)
+	b.choices = append(b.choices, choice)
+	p.FeedForward(b.branch, b.h, canon.FeedForward{Choice: choice, Table: table, Shared: y.shared, SharedGate: b.sharedGate, Activation: m.Activation})
+	return nil
 }

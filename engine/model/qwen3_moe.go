@@ -23,12 +23,7 @@ func qwen3MoE(c *config) Spec {
 	s.Rope = c.rope(s.Attention.HeadDim, ropeDefaults{theta: 1e4, partial: 1, fixed: true})
 	s.Pairing = canon.Half
 
-	s.MoE = MoE{
-		Experts: c.experts(),
-		TopK:    c.integer("num_experts_per_tok", required, 1, 64),
-		Inner:   c.integer("moe_intermediate_size", required, 1, 1<<16),
-	}
-	s.MoE.Router = canon.RouterSpec{Score: canon.ScoreSoftmax, Experts: s.MoE.Experts, TopK: s.MoE.TopK, Normalise: c.boolean("norm_topk_prob", false)}
+	s.MoE = c.softmaxExperts(false)
 	s.DenseInner = c.integer("intermediate_size", 6144, 1, 1<<20)
 	s.Dense = c.denseAtIntervals(s.Layers)
 	return s

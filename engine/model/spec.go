@@ -14,7 +14,7 @@ import (
 	"covey/engine/weights"
 )
 
-// QKNorm says how queries and keys are normalised before they are rotated.
+// QKNorm says how queries and keys are normalised.
 type QKNorm uint8
 
 // Kinds of query and key norm.
@@ -28,7 +28,9 @@ const (
 type Attention struct {
 	Heads, KVHeads, HeadDim int
 	QKNorm                  QKNorm
+	NormAfterRope           bool // queries and keys are rotated first and then normalised
 	QKVBias, OutBias        bool
+	Sinks                   bool    // each head has a learned logit without a value
 	Clip                    float32 // queries, keys and values are clamped to ±Clip after the norms; 0 = not
 	Window                  []int   // [layers] keys seen, a row's own included; 0 = all
 	Scale                   float32 // factor on scores; 0 = HeadDim^-0.5
@@ -39,9 +41,25 @@ type MoE struct {
 	Experts, TopK int
 	Inner         int              // width of one routed expert
 	Shared        int              // width of the shared expert, added unweighted; 0 = none
+	SharedGate    bool             // the shared expert is scaled by the sigmoid of a gate of its own
 	Router        canon.RouterSpec // all but its Bias
 	Correction    bool             // the router has a correction bias, which takes part in the choice only
+	RouterBias    bool             // the router's logits have a bias
+	Bias          bool             // experts have biases
+	Stack         Stack            // how experts are stored
+	Activation    canon.Activation // of the experts
 }
+
+// Stack says how a layer's experts are stored.
+type Stack uint8
+
+// Kinds of storage. In the stacked ones Names.Expert[0] names the tensor of gate and up together and Names.Expert[2] that
+// of down; the tensors of all experts of a layer are one, experts outermost.
+const (
+	StackNone        Stack = iota // three matrices for each expert
+	StackRows                     // [out, in] with the rows of gate before those of up
+	StackInterleaved              // [in, out] with columns of gate and up in turn, or in MXFP4 [out, in] with such rows
+)
 
 // Names are the tensor names of an architecture as patterns: %d is the layer, a second %d the expert. Modules are given
 // without ".weight", since a packed module has several tensors.
@@ -53,6 +71,8 @@ type Names struct {
 	MLPNorm               string
 	Dense, Shared, Expert [3]string // gate, up, down
 	Router                string
+	SharedGate            string
+	Sinks                 string // full tensor name
 	Correction            string // full tensor name
 }
 
@@ -63,11 +83,17 @@ type Spec struct {
 	Drafting              int // further layers, behind the others, that only draft tokens and are not loaded
 	Context               int // longest sequence that the checkpoint is made for
 	NormEps               float32
+	LayerNorm             bool    // norms subtract the mean and have biases
+	EmbedScale            float32 // factor on embeddings
+	ResidualScale         float32 // factor on what a block adds to the residual stream
+	LogitDivisor          float32
+	HeadBias              bool
 	Attention             Attention
 	Rope                  canon.RopeSpec
 	Pairing               canon.Pairing
 	Dense                 []bool // [layers] the layer has a plain feed-forward block instead of experts
 	DenseInner            int    // width of that block
+	MLPBias               bool   // dense and shared blocks have biases
 	MoE                   MoE
 	Tied                  bool    // the head is the embedding unless the checkpoint stores both
 	EOS                   []int32 // tokens that end an answer, ascending
@@ -98,17 +124,23 @@ var standardNames = Names{
 	Shared:     [3]string{"model.layers.%d.mlp.shared_experts.gate_proj", "model.layers.%d.mlp.shared_experts.up_proj", "model.layers.%d.mlp.shared_experts.down_proj"},
 	Expert:     [3]string{"model.layers.%d.mlp.experts.%d.gate_proj", "model.layers.%d.mlp.experts.%d.up_proj", "model.layers.%d.mlp.experts.%d.down_proj"},
 	Router:     "model.layers.%d.mlp.gate",
+	SharedGate: "model.layers.%d.mlp.shared_expert_gate",
+	Sinks:      "model.layers.%d.self_attn.sinks",
 	Correction: "model.layers.%d.mlp.gate.e_score_correction_bias",
 }
 
 // families are the known architectures by model_type. Each fills what config.json decides; problems are collected in c.
 var families = map[string]func(c *config) Spec{
-	"dots1":      dots1,
-	"glm4_moe":   glm4MoE,
-	"minimax_m2": minimaxM2,
-	"mixtral":    mixtral,
-	"olmoe":      olmoe,
-	"qwen3_moe":  qwen3MoE,
+	"dots1":          dots1,
+	"ernie4_5_moe":   ernie4_5MoE,
+	"glm4_moe":       glm4MoE,
+	"granitemoe":     graniteMoE,
+	"hunyuan_v1_moe": hunyuanV1MoE,
+	"minimax_m2":     minimaxM2,
+	"mixtral":        mixtral,
+	"olmoe":          olmoe,
+	"qwen2_moe":      qwen2MoE,
+	"qwen3_moe":      qwen3MoE,
 }
 
 // Architectures lists the known values of model_type, ascending.
@@ -161,6 +193,8 @@ func (c *config) common() Spec {
 		Tied:     c.boolean("tie_word_embeddings", false),
 		EOS:      c.tokens("eos_token_id"),
 		Names:    standardNames,
+
+		EmbedScale: 1, ResidualScale: 1, LogitDivisor: 1,
 	}
 	if act := c.text("hidden_act", "silu"); act != "silu" {
 		c.refuse("hidden_act", "%q is not supported; silu is", act)

@@ -23,6 +23,14 @@ var base = map[string]string{
 		"num_key_value_heads":2,"intermediate_size":32,"num_local_experts":8}`,
 	"dots1": `{"model_type":"dots1","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
 		"head_dim":16,"intermediate_size":96,"moe_intermediate_size":32,"n_routed_experts":8,"n_shared_experts":2,"num_experts_per_tok":3}`,
+	"qwen2_moe": `{"model_type":"qwen2_moe","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
+		"num_key_value_heads":2,"moe_intermediate_size":32,"num_experts":8,"num_experts_per_tok":3,"shared_expert_intermediate_size":64}`,
+	"ernie4_5_moe": `{"model_type":"ernie4_5_moe","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
+		"num_key_value_heads":2,"intermediate_size":96,"moe_intermediate_size":32,"moe_num_experts":8,"moe_k":3}`,
+	"granitemoe": `{"model_type":"granitemoe","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
+		"num_key_value_heads":2,"intermediate_size":32,"num_local_experts":8}`,
+	"hunyuan_v1_moe": `{"model_type":"hunyuan_v1_moe","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
+		"num_key_value_heads":2,"intermediate_size":32,"num_experts":8,"moe_topk":2}`,
 	"minimax_m2": `{"model_type":"minimax_m2","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
 		"num_key_value_heads":2,"head_dim":16,"intermediate_size":32,"num_local_experts":8,"num_experts_per_tok":3}`,
 }
@@ -143,6 +151,36 @@ func TestConfigurationDecidesTheSpec(t *testing.T) {
 		{"dots1", `{"first_k_dense_replace":2,"n_group":4,"topk_group":2,"attention_bias":true}`, func(s *Spec) bool {
 			return s.Dense[1] && !s.Dense[2] && s.MoE.Router.TopGroups == 2 && s.Attention.QKVBias && s.Attention.OutBias
 		}},
+		{"qwen2_moe", `{}`, func(s *Spec) bool {
+			return s.Attention.QKVBias && !s.Attention.OutBias && s.MoE.SharedGate && s.MoE.Shared == 64 && slices.Equal(s.Attention.Window, []int{0, 0, 0, 0})
+		}},
+		{"qwen2_moe", `{"qkv_bias":false,"use_sliding_window":true,"sliding_window":8,"max_window_layers":2}`, func(s *Spec) bool {
+			return !s.Attention.QKVBias && slices.Equal(s.Attention.Window, []int{8, 0, 0, 0})
+		}},
+		{"qwen2_moe", `{"sliding_window":8,"layer_types":["full_attention","sliding_attention","full_attention","full_attention"]}`, func(s *Spec) bool {
+			return slices.Equal(s.Attention.Window, []int{0, 8, 0, 0})
+		}},
+		{"ernie4_5_moe", `{}`, func(s *Spec) bool {
+			return s.Tied && s.Pairing == canon.Pairs && s.Rope.Theta == 5e5 && slices.Equal(s.Dense, []bool{true, false, false, false}) && s.MoE.Shared == 64 && s.MoE.Router.MinSum == 1e-12
+		}},
+		{"ernie4_5_moe", `{"tie_word_embeddings":false,"use_bias":true,"moe_num_shared_experts":0}`, func(s *Spec) bool {
+			return !s.Tied && s.MLPBias && s.HeadBias && s.Attention.QKVBias && s.Attention.OutBias && s.MoE.Shared == 0
+		}},
+		{"ernie4_5_moe", `{"moe_layer_interval":2,"moe_layer_start_index":0}`, func(s *Spec) bool { return slices.Equal(s.Dense, []bool{true, false, true, false}) }},
+		{"ernie4_5_moe", `{"moe_layer_start_index":0,"moe_layer_end_index":1}`, func(s *Spec) bool { return slices.Equal(s.Dense, []bool{false, false, true, true}) }},
+		{"granitemoe", `{}`, func(s *Spec) bool {
+			return s.EmbedScale == 1 && s.ResidualScale == 1 && s.LogitDivisor == 1 && s.Attention.Scale == 1 && s.MoE.Stack == StackRows
+		}},
+		{"granitemoe", `{"embedding_multiplier":12,"residual_multiplier":0.22,"logits_scaling":6,"attention_multiplier":0.015625}`, func(s *Spec) bool {
+			return s.EmbedScale == 12 && s.ResidualScale == 0.22 && s.LogitDivisor == 6 && s.Attention.Scale == 0.015625
+		}},
+		{"hunyuan_v1_moe", `{"num_experts":[8,8,8,8],"moe_topk":[3,3,3,3],"num_shared_expert":[1,1,1,1],"moe_intermediate_size":[32,32,32,32],"eod_token_id":3}`, func(s *Spec) bool {
+			return s.MoE.Experts == 8 && s.MoE.TopK == 3 && s.MoE.Shared == 32 && s.Attention.NormAfterRope && slices.Equal(s.EOS, []int32{3})
+		}},
+		{"hunyuan_v1_moe", `{"moe_topk":null,"num_experts_per_tok":4}`, func(s *Spec) bool { return s.MoE.TopK == 4 }},
+		{"hunyuan_v1_moe", `{"rope_scaling":{"type":"dynamic","alpha":1000.0,"factor":1.0,"beta_fast":32,"beta_slow":1,"mscale":1.0,"mscale_all_dim":1.0}}`, func(s *Spec) bool {
+			return s.Rope.Kind == canon.RopeDefault && s.Rope.Alpha == 1000
+		}},
 		{"minimax_m2", `{"rotary_dim":8}`, func(s *Spec) bool { return s.Rope.Rot == 8 }},
 		{"minimax_m2", `{"rotary_dim":8,"rope_parameters":{"rope_type":"default","partial_rotary_factor":0.25}}`, func(s *Spec) bool { return s.Rope.Rot == 4 }},
 		{"minimax_m2", `{"use_mtp":true,"num_mtp_modules":3,"attn_type_list":[1,1,1,1],"scoring_func":"sigmoid"}`, func(s *Spec) bool {
@@ -198,6 +236,14 @@ func TestConfigurationsThatWouldMisleadAreRefused(t *testing.T) {
 		{"dots1", `{"layer_types":["full_attention","full_attention","full_attention","linear_attention"]}`, `layer 3: "linear_attention" is not supported`},
 		{"dots1", `{"layer_types":["full_attention","full_attention","full_attention","sliding_attention"]}`, "sliding_window: missing or zero, but layer 3 has a window"},
 		{"mixtral", `{"layer_types":["sliding_attention"]}`, "layer_types"},
+		{"hunyuan_v1_moe", `{"num_experts":[8,8,8,16]}`, "layer 3 has 16 and layer 0 has 8"},
+		{"hunyuan_v1_moe", `{"moe_topk":[2]}`, "a list of one for each of 4 layers"},
+		{"hunyuan_v1_moe", `{"num_shared_expert":2}`, "num_shared_expert: 2 is not supported"},
+		{"hunyuan_v1_moe", `{"moe_intermediate_size":64}`, "differs from intermediate_size 32"},
+		{"hunyuan_v1_moe", `{"use_cla":true}`, "use_cla"},
+		{"ernie4_5_moe", `{"moe_layer_start_index":4}`, "none of the 4 layers has experts"},
+		{"granitemoe", `{"logits_scaling":0}`, "logits_scaling"},
+		{"qwen2_moe", `{"layer_types":["full_attention"]}`, "want a list of 4 attention types"},
 		{"minimax_m2", `{"attn_type_list":[1,1,0,1]}`, "layer 2 has type 0"},
 		{"minimax_m2", `{"use_qk_norm":false}`, "use_qk_norm: false is not supported"},
 		{"minimax_m2", `{"scoring_func":"softmax"}`, `scoring_func: "softmax" is not supported`},

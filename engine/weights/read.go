@@ -213,9 +213,14 @@ func nonFinite(data []byte, form canon.Form) int {
 
 // read fills dst[:t.size] with the stored bytes of t.
 func (t *Tensors) read(name string, info Tensor, dst []byte) error {
-	if _, err := info.file.handle.ReadAt(dst[:info.size], info.begin); err != nil {
-		return &FormatError{File: info.file.name, Tensor: name, Offset: info.begin,
-			Problem: fmt.Sprintf("reading %d bytes: %v", info.size, err), Remedy: "the file changed or the disk failed; " + again}
+	return t.readAt(name, info, 0, dst[:info.size])
+}
+
+// readAt fills dst with the stored bytes of t from offset on.
+func (t *Tensors) readAt(name string, info Tensor, offset int64, dst []byte) error {
+	if _, err := info.file.handle.ReadAt(dst, info.begin+offset); err != nil {
+		return &FormatError{File: info.file.name, Tensor: name, Offset: info.begin + offset,
+			Problem: fmt.Sprintf("reading %d bytes: %v", len(dst), err), Remedy: "the file changed or the disk failed; " + again}
 	}
 	return nil
 }
