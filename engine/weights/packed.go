@@ -2,9 +2,9 @@ package weights
 
 // compressed-tensors, format pack-quantized: a module M has M.weight_packed I32 [rows, ceil(cols/n)] with n = 8 values of
 // 4 bits or 4 of 8 bits in a word (value i of a word in bits 4i.. or 8i.., stored as unsigned with an offset of 8 or
-// 128), M.weight_scale [rows, groups] and M.weight_shape I64 [2] = [rows, cols]. Which modules are packed is decided by
-// their tensors; config.json's groups say how many bits and which grouping, by exact name, by "re:" pattern, or by class
-// ("Linear"), in that order.
+// 128), M.weight_scale [rows, groups] and M.weight_shape I64 [2] = [rows, cols]. Asymmetric groups have M.weight_zero_point
+// I32 [ceil(rows/n), groups], packed along the rows. Which modules are packed is decided by their tensors; config.json's
+// groups say how many bits and which grouping, by exact name, by "re:" pattern, or by class ("Linear"), in that order.
 
 import (
 	"bytes"
@@ -18,8 +18,9 @@ import (
 
 // scheme is the quantization_config of a checkpoint.
 type scheme struct {
-	groups []group
-	ignore matcher
+	groups  []group
+	ignore  matcher
+	columns *columns // GPTQ or AutoAWQ; then groups is empty
 }
 
 // group is one entry of config_groups.
@@ -27,7 +28,8 @@ type group struct {
 	name    string
 	targets matcher
 	bits    int
-	inputs  int // inputs that share a scale; 0 = all inputs of a row, -1 = the whole matrix
+	inputs  int  // inputs that share a scale; 0 = all inputs of a row, -1 = the whole matrix
+	zeros   bool // groups have zero points
 }
 
 // matcher tells whether a module is meant by a list of targets.
@@ -105,7 +107,7 @@ func readScheme(config []byte) (*scheme, error) {
 	refuse := func(remedy, format string, args ...any) error {
 		return &FormatError{File: "config.json", Offset: -1, Problem: "quantization_config: " + fmt.Sprintf(format, args...), Remedy: remedy}
 	}
-	const only = "use a plain f32, f16 or bf16 checkpoint, or compressed-tensors pack-quantized int4 or int8"
+	const only = "use a checkpoint in one of the forms that docs/models.md lists"
 	var outer struct {
 		Quantization rawValue `json:"quantization_config"`
 		Compression  rawValue `json:"compression_config"`
@@ -148,7 +150,12 @@ func readScheme(config []byte) (*scheme, error) {
 	if err := json.Unmarshal(raw, &q); err != nil {
 		return nil, refuse(again, "%v", err)
 	}
-	if q.Method != "compressed-tensors" {
+	switch q.Method {
+	case "compressed-tensors":
+	case "gptq", "awq":
+		c, err := readColumns(q.Method, raw)
+		return &scheme{columns: c}, err
+	default:
 		return nil, refuse(only, "quant_method %q is not supported", q.Method)
 	}
 	if q.Format != "pack-quantized" {
@@ -176,14 +183,12 @@ func readScheme(config []byte) (*scheme, error) {
 			return nil, refuse(only, "%s: format %q is not supported", where, *g.Format)
 		case w.Type != "int" && w.Type != "" || w.Bits != 4 && w.Bits != 8:
 			return nil, refuse(only, "%s: %d-bit %s weights are not supported", where, w.Bits, w.Type)
-		case w.Symmetric != nil && !*w.Symmetric:
-			return nil, refuse(only, "%s: asymmetric weights (zero points) are not supported", where)
 		case present(w.ActOrder) && string(w.ActOrder) != `"weight"` && string(w.ActOrder) != `"static"`:
 			return nil, refuse(only, "%s: actorder %s is not supported", where, w.ActOrder)
 		case present(w.Dynamic) || present(w.Blocks):
 			return nil, refuse(only, "%s: dynamic or block-wise weights are not supported", where)
 		}
-		out := group{name: where, bits: w.Bits}
+		out := group{name: where, bits: w.Bits, zeros: w.Symmetric != nil && !*w.Symmetric}
 		switch w.Strategy {
 		case "group":
 			if w.GroupSize == nil || !slices.Contains([]int{32, 64, 128}, *w.GroupSize) {

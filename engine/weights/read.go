@@ -37,7 +37,8 @@ var floatForms = map[Type]canon.Form{"F32": canon.F32, "F16": canon.F16, "BF16":
 func (c *Checkpoint) HasModule(module string) bool {
 	_, plain := c.byName[module+".weight"]
 	_, packed := c.byName[module+".weight_packed"]
-	return plain || packed
+	_, columns := c.byName[module+".qweight"]
+	return plain || packed || columns
 }
 
 // Source reads the weight of a module ("model.layers.0.mlp.up_proj") of shape [rows, cols] as stored, quantised or not.
@@ -46,9 +47,12 @@ func (c *Checkpoint) Source(module string, rows, cols int, s *Scratch) (canon.So
 	plain, packed := module+".weight", module+".weight_packed"
 	t, isPlain := c.byName[plain]
 	_, isPacked := c.byName[packed]
+	_, isColumns := c.byName[module+".qweight"]
 	switch {
-	case isPlain && isPacked:
+	case isPlain && (isPacked || isColumns):
 		return canon.Source{}, c.refuse(plain, again, "stored both plain and packed")
+	case isColumns:
+		return c.columnSource(module, rows, cols, s)
 	case isPacked:
 		return c.packedSource(module, rows, cols, s)
 	case !isPlain:
@@ -99,9 +103,9 @@ func (c *Checkpoint) packedSource(module string, rows, cols int, s *Scratch) (ca
 	if g == nil {
 		return fail(packed, "packed, but no group of quantization_config claims it")
 	}
-	for _, extra := range []string{".weight_zero_point", ".weight_g_idx", ".weight_global_scale"} {
+	for _, extra := range []string{".weight_g_idx", ".weight_global_scale"} {
 		if _, ok := c.byName[module+extra]; ok {
-			return fail(module+extra, "zero points, permuted inputs and global scales are not supported")
+			return fail(module+extra, "permuted inputs and global scales are not supported")
 		}
 	}
 	dims, err := c.Integers(shape, 2)
@@ -158,6 +162,9 @@ func (c *Checkpoint) packedSource(module string, rows, cols int, s *Scratch) (ca
 	if at := nonFinite(out.Scales, out.ScaleForm); at >= 0 {
 		return canon.Source{}, c.refuse(scale, again, "scale %d is not finite", at)
 	}
+	if out.Zeros, err = c.packedZeros(module, g, rows, int(t.Elements())/max(rows, 1), s); err != nil {
+		return canon.Source{}, err
+	}
 	if g.inputs < 0 {
 		one := slices.Clone(out.Scales)
 		out.Scales = out.Scales[:rows*width]
@@ -166,6 +173,44 @@ func (c *Checkpoint) packedSource(module string, rows, cols int, s *Scratch) (ca
 		}
 	}
 	return out, nil
+}
+
+// packedZeros reads the zero points of a pack-quantized module, one byte for each of the groups of each row; nil where the
+// group is symmetric.
+func (c *Checkpoint) packedZeros(module string, g *group, rows, groups int, s *Scratch) ([]byte, error) {
+	name := module + ".weight_zero_point"
+	t, ok := c.byName[name]
+	fail := func(format string, args ...any) ([]byte, error) {
+		return nil, c.refuse(name, "check config.json against the tensors", format, args...)
+	}
+	switch {
+	case !g.zeros && ok:
+		return fail("zero points, although %s is symmetric", g.name)
+	case !g.zeros:
+		return nil, nil
+	case !ok:
+		return fail("missing, but %s is asymmetric", g.name)
+	case g.inputs < 0:
+		return fail("one zero point for a whole matrix is not supported")
+	}
+	perWord := 32 / g.bits
+	words := (rows + perWord - 1) / perWord
+	if t.Type != "I32" || !slices.Equal(t.Shape, []int64{int64(words), int64(groups)}) {
+		return fail("%s %v, but %d-bit zero points of %d rows and %d groups need I32 [%d %d]", t.Type, t.Shape, g.bits, rows, groups, words, groups)
+	}
+	packed := s.take(t.size)
+	if err := c.read(name, t, packed); err != nil {
+		return nil, err
+	}
+	zeros := s.take(int64(rows) * int64(groups))
+	for r := range rows {
+		shift := r % perWord * g.bits
+		for k := range groups {
+			word := binary.LittleEndian.Uint32(packed[4*(r/perWord*groups+k):])
+			zeros[r*groups+k] = byte(word >> shift & (1<<g.bits - 1))
+		}
+	}
+	return zeros, nil
 }
 
 // trimRows drops the padding at the end of each row of from bytes, in place, so that rows of to bytes are contiguous.
