@@ -1,4 +1,4 @@
-// Bench of the CUDA kernels without Go: nvcc builds it, it needs a device. `bench [section ...]`: latency, row.
+// Bench of the CUDA kernels without Go: nvcc builds it, it needs a device. `bench [section ...]`: latency, row, rows, attention.
 #include "bench.h"
 #include "../kernels/ptx.cuh"
 
@@ -80,15 +80,18 @@ __global__ __launch_bounds__(32, 1) void read_bulk(const uint8_t *p, size_t n, i
   uint64_t policy = read_once();
   for (int i = 0; i < slots; i++) barrier_init(&full[i], 1);
   barrier_init_done();
-  size_t pieces = n / bytes, step = gridDim.x, next = blockIdx.x;
-  size_t mine = next < pieces ? (pieces - next - 1) / step + 1 : 0;
-  for (size_t i = 0; i < mine + slots; i++) {
-    int slot = (int)(i % slots);
-    if (i >= (size_t)slots) barrier_wait(&full[slot], (uint32_t)((i / slots - 1) & 1));
+  uint32_t pieces = (uint32_t)(n / bytes), step = gridDim.x, mine = blockIdx.x < pieces ? (pieces - blockIdx.x - 1) / step + 1 : 0;
+  const uint8_t *from = p + (size_t)blockIdx.x * bytes;
+  int slot = 0;
+  uint32_t parity = 1;
+  for (uint32_t i = 0; i < mine + slots; i++) {
+    if (i >= (uint32_t)slots) barrier_wait(&full[slot], parity);
     if (i < mine) {
-      barrier_expect(&full[slot], bytes);
-      bulk_load(ring + (size_t)slot * bytes, p + (blockIdx.x + i * step) * bytes, bytes, &full[slot], policy);
+      barrier_expect(shared_address(&full[slot]), bytes);
+      bulk_load(shared_address(ring + slot * bytes), from, bytes, shared_address(&full[slot]), policy);
+      from += (size_t)step * bytes;
     }
+    if (++slot == slots) { slot = 0; parity ^= 1; }
   }
 }
 double read_probe() {
@@ -127,13 +130,13 @@ double read_probe() {
 
 __global__ void nothing() {}
 __global__ void nothing_overlapped() { let_next_start(); wait_for_previous(); }
-__global__ void meet(uint64_t *c, int times) {
+__global__ void meet(uint32_t *c, int times) {
   for (int i = 0; i < times; i++) {
     __syncthreads();
     if (threadIdx.x == 0) {
-      uint64_t target = count_read(c) / gridDim.x * gridDim.x + gridDim.x;
-      count_add(c);
-      for (uint32_t spin = 0; count_read(c) < target; spin++) if (spin == 1u << 24) __trap();
+      uint32_t target = (count_read(c) / gridDim.x + 1) * gridDim.x;
+      asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(c) : "memory");
+      for (uint32_t spin = 0; count_read(c) < target; spin++) if (spin == 1u << 22) __trap();
     }
     __syncthreads();
   }
@@ -147,12 +150,59 @@ static void launch_overlapped(void (*f)(), cudaStream_t s) {
   c.attrs = a; c.numAttrs = 1;
   CHECK(cudaLaunchKernelEx(&c, f));
 }
+
+__global__ void spin(uint64_t *out, uint64_t cycles) {
+  uint64_t t0, t1;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t0));
+  uint64_t c0 = clock64();
+  while (clock64() - c0 < cycles) {}
+  uint64_t c1 = clock64();
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t1));
+  if (threadIdx.x == 0 && blockIdx.x == 0) { out[0] = c1 - c0; out[1] = t1 - t0; }
+}
+double clock_mhz(uint64_t cycles) {
+  uint64_t *out = device<uint64_t>(2);
+  spin<<<132, 32>>>(out, cycles);
+  auto v = host(out, 2);
+  CHECK(cudaFree(out));
+  return v[1] ? v[0] * 1e3 / v[1] : 0;
+}
+// Straight-line code of N KB, run once by one warp of each block.
+template <int N> __global__ void straight(float *p, float a) {
+  float x[4] = {a, a + 1, a + 2, a + 3};
+  #pragma unroll
+  for (int i = 0; i < N * 16; i++) {
+    #pragma unroll
+    for (int j = 0; j < 4; j++) x[j] = fmaf(x[j], a, (float)(i * 4 + j));
+  }
+  if (x[0] + x[1] + x[2] + x[3] == 12345.0f) *p = 1;
+}
+// N loads, each from the address that the one before gave.
+__global__ void chase(const uint32_t *p, int n, uint32_t *out) {
+  uint32_t at = blockIdx.x * 64;
+  for (int i = 0; i < n; i++) at = __ldcg(p + at);
+  if (at == 0xffffffff) *out = at;
+}
+struct big { float f[180]; };
+__global__ void arguments(const __grid_constant__ big b, float *p) { if (b.f[20] + b.f[60] + b.f[100] + b.f[140] + b.f[179] == 12345.0f) *p = 1; }
+
 static void latency() {
+  for (int i = 0; i < 3; i++) printf("clock: %.0f MHz over 2e5 cycles, %.0f over 2e7\n", clock_mhz(200000), clock_mhz(20000000));
+  float *f = device<float>(64);
+  printf("straight code, 132 blocks of a warp: 1 KB %.2f us, 4 KB %.2f us, 16 KB %.2f us, 64 KB %.2f us\n", graph_us(100, [&](int, cudaStream_t s) { straight<1><<<132, 32, 0, s>>>(f, 1); }),
+         graph_us(100, [&](int, cudaStream_t s) { straight<4><<<132, 32, 0, s>>>(f, 1); }), graph_us(100, [&](int, cudaStream_t s) { straight<16><<<132, 32, 0, s>>>(f, 1); }), graph_us(100, [&](int, cudaStream_t s) { straight<64><<<132, 32, 0, s>>>(f, 1); }));
+  std::vector<uint32_t> next(1 << 20);
+  for (uint32_t i = 0; i < next.size(); i++) next[i] = (i * 4099u + 77777u) & ((1 << 20) - 1);
+  uint32_t *dn = device(next);
+  for (int n : {1, 2, 5, 21}) printf("%d dependent loads: %.2f us\n", n, graph_us(100, [&](int, cudaStream_t s) { chase<<<132, 32, 0, s>>>(dn, n, (uint32_t *)f); }));
+  big b = {};
+  printf("720 bytes of arguments: %.2f us\n", graph_us(100, [&](int, cudaStream_t s) { arguments<<<132, 32, 0, s>>>(b, f); }));
+  CHECK(cudaFree(f)); CHECK(cudaFree(dn));
   printf("empty kernel, 132 blocks: %.2f us in a graph, %.2f us launched\n", graph_us(200, [](int, cudaStream_t s) { nothing<<<132, 256, 0, s>>>(); }),
          plain_us(200, [](int, cudaStream_t s) { nothing<<<132, 256, 0, s>>>(); }));
   printf("the same, overlapped launch: %.2f us in a graph, %.2f us launched\n", graph_us(200, [](int, cudaStream_t s) { launch_overlapped(nothing_overlapped, s); }),
          plain_us(200, [](int, cudaStream_t s) { launch_overlapped(nothing_overlapped, s); }));
-  uint64_t *c = device<uint64_t>(1);
+  uint32_t *c = device<uint32_t>(1);
   for (int times : {1, 11}) printf("%d meetings of 132 blocks: %.2f us\n", times, graph_us(50, [&](int, cudaStream_t s) { meet<<<132, 320, 0, s>>>(c, times); }));
   CHECK(cudaFree(c));
 }
@@ -164,7 +214,10 @@ int main(int n, char **arg) {
   printf("%s, %d multiprocessors, %d KiB shared memory a block, %d MiB L2\n", d.name, d.multiProcessorCount, (int)(d.sharedMemPerBlockOptin >> 10), d.l2CacheSize >> 20);
   auto wants = [&](const char *s) { if (n == 1) return true; for (int i = 1; i < n; i++) if (!strcmp(arg[i], s)) return true; return false; };
   double probe = read_probe();
+  printf("clock after the probe: %.0f MHz\n", clock_mhz(200000));
   if (wants("latency")) latency();
   if (wants("row")) bench_row(probe);
+  if (wants("rows")) bench_rows(probe);
+  if (wants("attention")) bench_attention();
   return 0;
 }

@@ -56,7 +56,7 @@ static void reference(const canon_matrix &m, uint32_t seed, const float *x, floa
       for (int r = t; r < m.rows; r += workers) {
         for (int c = 0; c < n; c++) w[c] = (int16_t)code_of(m.form, seed, r, c);
         for (int g = 0; g < groups; g++) sw[g] = canon_from_f16(scale_bits(seed, r, g));
-        y[r] = canon_qdot(w.data(), sw.data(), q.data(), sx.data(), n, m.group);
+        y[r] = canon_qdot(w.data(), sw.data(), nullptr, q.data(), sx.data(), n, m.group, m.group);
       }
     });
   for (auto &t : pool) t.join();
@@ -83,4 +83,8 @@ double plain_us(int n, const std::function<void(int, cudaStream_t)> &f);
 // Measured read bandwidth in GB/s: the best of several reading kernels over several GB.
 double read_probe();
 
+double clock_mhz(uint64_t cycles);
+
 void bench_row(double probe);
+void bench_rows(double probe);
+void bench_attention();

@@ -3,7 +3,7 @@
 #include "layout.h"
 
 typedef struct {
-  int32_t hidden, inner, shared_inner;   // shared_inner 0 = no shared expert
+  int32_t hidden, inner, shared_inner;   // hidden is a multiple of 8; shared_inner 0 = no shared expert
   int32_t experts, k;                    // at most 512 and 16
   const float *x;                        // [hidden]
   const float *norm;                     // [hidden] weight of a root mean square norm before everything; null = x is normed
@@ -28,31 +28,41 @@ typedef struct {
   const uint8_t *shared;
   int64_t shared_gate_at, shared_up_at, shared_down_at;
 
-  // Scratch of this launch: inner_out [k * inner + shared_inner], logits [experts], arrived [2] zero before the first launch.
-  float *inner_out, *logits;
-  uint64_t *arrived;
+  // What blocks hand each other, two halves of covey_moe_exchange floats, all bits set before the first launch, and the number
+  // of blocks that finished, zero before the first, back to zero after two launches. Launches of one geometry share them, one
+  // at a time.
+  float *exchange;
+  uint32_t *finished;
 } covey_moe;
 
-// Where things lie in a block's shared memory, for NW consumer warps and the given bytes a slot (a segment of 16 rows).
-typedef struct { int32_t q, pairs, hq, hpairs, part, tots, sel, bars, ring, slots, units; } covey_moe_shared;
+// Where things lie in a block's shared memory, for the given bytes a slot (a segment of 16 rows).
+CANON_FN int64_t covey_moe_exchange(const covey_moe *m) {
+  return ((int64_t)m->k * covey_ceil(m->inner, 4) + covey_ceil(m->shared_inner, 4) + covey_ceil(m->experts, 4)) * 4;
+}
+
+typedef struct { int32_t q, pairs, xs, hq, hpairs, part, tots, scores, sel, bars, ring, slots, units; } covey_moe_shared;
 
 enum { COVEY_MOE_PARTS = 3, COVEY_MOE_ENTRIES = 17, COVEY_MOE_SLOTS = 96 };
 
 CANON_FN covey_moe_shared covey_moe_shared_of(const covey_moe *m, int32_t group, int32_t slot, int32_t most) {
   int32_t kx = covey_ceil(m->hidden, group) * group, ki = covey_ceil(m->inner, group) * group, ks = covey_ceil(m->shared_inner, group) * group;
   int32_t u1 = 2 * covey_ceil(kx, CANON_SEGMENT), u2 = covey_ceil(ks, CANON_SEGMENT) + m->k * covey_ceil(ki, CANON_SEGMENT);
-  int32_t inner = m->k * ki + ks, codes = inner + inner / group * 8, floats = kx * 4, at = 0;
+  int32_t inner = m->k * ki + ks, at = 0;
   covey_moe_shared s;
   s.units = u1 > u2 ? u1 : u2;
   s.q = at; at += kx;
   s.pairs = at; at += kx / group * 8;
   at = (at + 15) / 16 * 16;
-  s.hq = at; s.hpairs = at + inner; at += codes > floats ? codes : floats;   // the normed row lies here before
+  s.xs = at; s.hq = at; s.hpairs = at + inner;                  // the normed row lies where codes of inner values will
+  at += inner + inner / group * 8 > kx * 4 ? inner + inner / group * 8 : kx * 4;
   at = (at + 15) / 16 * 16;
   s.part = at; at += COVEY_MOE_PARTS * s.units * 64;
   s.tots = at; at += COVEY_MOE_ENTRIES * 64;
+  s.scores = at;
+  for (int32_t per = 64; m->router; per *= 2)
+    if (per >= m->experts) { at += per * 4; break; }
   s.sel = at; at += 16 + COVEY_MOE_ENTRIES * 16;
-  s.bars = at; at += (2 * COVEY_MOE_SLOTS + 2 * COVEY_MOE_PARTS + 2) * 8;
+  s.bars = at; at += (2 * COVEY_MOE_SLOTS + 2 * COVEY_MOE_PARTS + 1 + COVEY_MOE_ENTRIES) * 8;
   at = (at + 127) / 128 * 128;
   s.ring = at;
   s.slots = (most - at) / slot;

@@ -34,22 +34,30 @@ template <> struct scale_pair<CANON_F32> {
   static __device__ __forceinline__ float2 load(const uint8_t *p, int g) { return ((const float2 *)p)[g]; }
 };
 
+// Scales whose form is known at run time only.
+__device__ __forceinline__ float2 scale_pair_of(int scale_form, const uint8_t *p, int g) {
+  if (scale_form == CANON_F16) return scale_pair<CANON_F16>::load(p, g);
+  if (scale_form == CANON_BF16) return scale_pair<CANON_BF16>::load(p, g);
+  return scale_pair<CANON_F32>::load(p, g);
+}
+
 template <int FORM, int GROUP, int SCALE> struct Form {
   enum {
     form = FORM, group = GROUP, codes = GROUP * (FORM == CANON_INT4 ? 8 : 16), block = codes + 16 * (SCALE == CANON_F32 ? 4 : 2),
     chunk = GROUP < 64 ? GROUP : 64, chunks = GROUP / chunk, steps = chunk / 32, segment = CANON_SEGMENT / GROUP,
   };
 
-  // The fragments of one chunk: a[step] for the product.
-  static __device__ __forceinline__ void weights(const uint8_t *block, int c, int lane, uint32_t a[steps][4]) {
+  // The fragments of one chunk: a[step] for the product. STREAM: from device memory, read once.
+  template <class T, bool STREAM> static __device__ __forceinline__ T load(const uint8_t *p) { return STREAM ? __ldcs((const T *)p) : *(const T *)p; }
+  template <bool STREAM = false> static __device__ __forceinline__ void weights(const uint8_t *block, int c, int lane, uint32_t a[steps][4]) {
     if (FORM == CANON_INT4) {
       const uint8_t *p = block + c * chunk * 8 + lane * (chunk / 4);
       uint32_t w[2 * steps];
       if (steps == 2) {
-        uint4 v = *(const uint4 *)p;
+        uint4 v = load<uint4, STREAM>(p);
         w[0] = v.x; w[1] = v.y; w[2 * (steps - 1)] = v.z; w[2 * steps - 1] = v.w;
       } else {
-        uint2 v = *(const uint2 *)p;
+        uint2 v = load<uint2, STREAM>(p);
         w[0] = v.x; w[1] = v.y;
       }
       #pragma unroll
@@ -60,7 +68,7 @@ template <int FORM, int GROUP, int SCALE> struct Form {
     } else {
       #pragma unroll
       for (int s = 0; s < steps; s++) {
-        uint4 v = *(const uint4 *)(block + c * chunk * 16 + s * 512 + lane * 16);
+        uint4 v = load<uint4, STREAM>(block + c * chunk * 16 + s * 512 + lane * 16);
         a[s][0] = v.x; a[s][1] = v.y; a[s][2] = v.z; a[s][3] = v.w;
       }
     }
@@ -95,23 +103,52 @@ template <int FORM, int GROUP, int SCALE> struct Form {
 
 __device__ __forceinline__ float sum_of(int32_t bits) { return __int_as_float(bits) - 12582912.0f; }
 
-// A segment (rule 2) of 16 rows by one activation row: groups < n ascending from +0. Lanes with t = 0 hold the sums of rows
-// g (x) and g + 8 (y).
+// A segment (rule 2) of 16 rows by one activation row, groups below n ascending from +0. Lanes with t = 0 hold the sums of
+// rows g (x) and g + 8 (y). Four groups at a time: their loads and tensor instructions are independent, only the last
+// multiply-adds wait for one another.
 template <class F> __device__ __forceinline__ float2 segment_row(const uint8_t *blocks, const int8_t *q, const covey_pair *pairs, int n, int lane) {
   float2 acc = make_float2(0.0f, 0.0f);
-  auto one = [&](int i) {
-    covey_pair p = pairs[i];
+  #pragma unroll 1
+  for (; n >= 4; n -= 4) {
+    int32_t d[4][4];
+    uint32_t a[4][F::chunks][F::steps][4], b[4][F::chunks][F::steps][2];
+    covey_pair p[4];
+    float2 s[4];
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+      #pragma unroll
+      for (int k = 0; k < F::chunks; k++) {
+        F::weights(blocks + i * F::block, k, lane, a[i][k]);
+        F::codes_of(q + i * F::group + k * F::chunk, lane & 3, b[i][k]);
+      }
+      p[i] = pairs[i];
+      s[i] = F::scales(blocks + i * F::block, lane);
+    }
+    #pragma unroll
+    for (int k = 0; k < F::chunks; k++)
+      #pragma unroll
+      for (int t = 0; t < F::steps; t++)
+        #pragma unroll
+        for (int i = 0; i < 4; i++) {
+          int32_t c[4] = {p[i].start, p[i].start, p[i].start, p[i].start};
+          F::mma(d[i], a[i][k][t], b[i][k][t], k == 0 && t == 0 ? c : d[i]);
+        }
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+      acc.x = fmaf(sum_of(d[i][0]), s[i].x * p[i].scale, acc.x);
+      acc.y = fmaf(sum_of(d[i][2]), s[i].y * p[i].scale, acc.y);
+    }
+    blocks += 4 * F::block; q += 4 * F::group; pairs += 4;
+  }
+  #pragma unroll 1
+  for (; n > 0; n--) {
+    covey_pair p = *pairs;
     int32_t c[4] = {p.start, p.start, p.start, p.start}, d[4];
-    F::sums(blocks + i * F::block, q + i * F::group, lane, c, d);
-    float2 s = F::scales(blocks + i * F::block, lane);
+    F::sums(blocks, q, lane, c, d);
+    float2 s = F::scales(blocks, lane);
     acc.x = fmaf(sum_of(d[0]), s.x * p.scale, acc.x);
     acc.y = fmaf(sum_of(d[2]), s.y * p.scale, acc.y);
-  };
-  if (n == F::segment) {
-    #pragma unroll
-    for (int i = 0; i < F::segment; i++) one(i);
-  } else {
-    for (int i = 0; i < n; i++) one(i);
+    blocks += F::block; q += F::group; pairs++;
   }
   return acc;
 }

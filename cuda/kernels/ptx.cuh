@@ -13,19 +13,20 @@ __device__ __forceinline__ void barrier_init_done() { asm volatile("fence.mbarri
 __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
-__device__ __forceinline__ void barrier_expect(uint64_t *b, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+// Barriers by shared address, for loops that count addresses up.
+__device__ __forceinline__ void barrier_expect(uint32_t b, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity) {
+__device__ __forceinline__ void barrier_wait(uint32_t b, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred p;\n"
       "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1, 0x989680;\n"
-      "@p bra done;\nbra again;\ndone:\n}" ::"r"(shared_address(b)), "r"(parity) : "memory");
+      "@p bra done;\nbra again;\ndone:\n}" ::"r"(b), "r"(parity) : "memory");
 }
+__device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity) { barrier_wait(shared_address(b), parity); }
 // bytes and both addresses are multiples of 16. The data is read once: it leaves the L2 cache first.
-__device__ __forceinline__ void bulk_load(void *dst, const void *src, uint32_t bytes, uint64_t *b, uint64_t policy) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(shared_address(dst)),
-               "l"(src), "r"(bytes), "r"(shared_address(b)), "l"(policy)
+__device__ __forceinline__ void bulk_load(uint32_t dst, const void *src, uint32_t bytes, uint32_t b, uint64_t policy) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(dst), "l"(src), "r"(bytes), "r"(b), "l"(policy)
                : "memory");
 }
 __device__ __forceinline__ uint64_t read_once() {
@@ -34,19 +35,46 @@ __device__ __forceinline__ uint64_t read_once() {
   return p;
 }
 
+// ---- 16- and 4-byte copies that a group of threads waits for ------------------------------------------------------------
+
+__device__ __forceinline__ void copy16(void *dst, const void *src) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(dst)), "l"(src) : "memory");
+}
+__device__ __forceinline__ void copy4(void *dst, const void *src) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(dst)), "l"(src) : "memory");
+}
+__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+
 // A barrier among some warps of a block.
+__device__ __forceinline__ void warps_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 __device__ __forceinline__ void warps_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 // ---- order among blocks ------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ uint64_t count_read(const uint64_t *c) {
-  uint64_t v;
-  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(c) : "memory");
+__device__ __forceinline__ uint32_t count_read(const uint32_t *c) {
+  uint32_t v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(c) : "memory");
   return v;
 }
-__device__ __forceinline__ void count_add(uint64_t *c) {
-  asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(c) : "memory");
+
+// A value is its own flag: readers spin until no word is `unset`, a NaN that no writer stores.
+__device__ __forceinline__ float unset() { return __int_as_float(-1); }
+__device__ __forceinline__ void hand_over(float *p, float v) {
+  v = v == v ? v : __int_as_float(0x7fc00000);
+  asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory");
 }
+__device__ __forceinline__ float4 look4(const float *p) {
+  float4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
+  return v;
+}
+__device__ __forceinline__ float look(const float *p) {
+  float v;
+  asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+  return v;
+}
+__device__ __forceinline__ bool is_unset(float v) { return __float_as_int(v) == -1; }
 
 // ---- launches that overlap the end of the one before -------------------------------------------------------------------
 
