@@ -134,11 +134,13 @@ var families = map[string]func(c *config) Spec{
 	"dots1":          dots1,
 	"ernie4_5_moe":   ernie4_5MoE,
 	"glm4_moe":       glm4MoE,
+	"gpt_oss":        gptOss,
 	"granitemoe":     graniteMoE,
 	"hunyuan_v1_moe": hunyuanV1MoE,
 	"minimax_m2":     minimaxM2,
 	"mixtral":        mixtral,
 	"olmoe":          olmoe,
+	"phimoe":         phiMoE,
 	"qwen2_moe":      qwen2MoE,
 	"qwen3_moe":      qwen3MoE,
 }

@@ -31,6 +31,10 @@ var base = map[string]string{
 		"num_key_value_heads":2,"intermediate_size":32,"num_local_experts":8}`,
 	"hunyuan_v1_moe": `{"model_type":"hunyuan_v1_moe","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
 		"num_key_value_heads":2,"intermediate_size":32,"num_experts":8,"moe_topk":2}`,
+	"phimoe": `{"model_type":"phimoe","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
+		"num_key_value_heads":2,"intermediate_size":32,"num_local_experts":8}`,
+	"gpt_oss": `{"model_type":"gpt_oss","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
+		"num_key_value_heads":2,"head_dim":16,"intermediate_size":32,"num_local_experts":8}`,
 	"minimax_m2": `{"model_type":"minimax_m2","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
 		"num_key_value_heads":2,"head_dim":16,"intermediate_size":32,"num_local_experts":8,"num_experts_per_tok":3}`,
 }
@@ -181,6 +185,20 @@ func TestConfigurationDecidesTheSpec(t *testing.T) {
 		{"hunyuan_v1_moe", `{"rope_scaling":{"type":"dynamic","alpha":1000.0,"factor":1.0,"beta_fast":32,"beta_slow":1,"mscale":1.0,"mscale_all_dim":1.0}}`, func(s *Spec) bool {
 			return s.Rope.Kind == canon.RopeDefault && s.Rope.Alpha == 1000
 		}},
+		{"phimoe", `{}`, func(s *Spec) bool {
+			return s.LayerNorm && s.Rope.Theta == 1e6 && s.MoE.TopK == 2 && s.MoE.Router.Score == canon.ScoreSparseMixer && s.MoE.Router.Jitter == 0.01 && !s.HeadBias
+		}},
+		{"phimoe", `{"attention_bias":true,"lm_head_bias":true,"sliding_window":16,"input_jitter_noise":0.01}`, func(s *Spec) bool {
+			return s.Attention.QKVBias && s.Attention.OutBias && s.HeadBias && slices.Equal(s.Attention.Window, []int{16, 16, 16, 16})
+		}},
+		{"gpt_oss", `{}`, func(s *Spec) bool {
+			r := s.Rope
+			return r.Kind == canon.RopeYarn && r.Factor == 32 && r.Original == 4096 && !r.Truncate && r.Theta == 1.5e5 && s.MoE.TopK == 4 && s.MoE.Activation.Limit == 7 &&
+				slices.Equal(s.Attention.Window, []int{128, 0, 128, 0}) && s.Attention.Sinks && s.Attention.QKVBias && s.Attention.OutBias
+		}},
+		{"gpt_oss", `{"num_experts_per_tok":null,"experts_per_token":2,"attention_bias":false,"swiglu_limit":5.0,"initial_context_length":4096}`, func(s *Spec) bool {
+			return s.MoE.TopK == 2 && !s.Attention.OutBias && s.MoE.Activation.Limit == 5
+		}},
 		{"minimax_m2", `{"rotary_dim":8}`, func(s *Spec) bool { return s.Rope.Rot == 8 }},
 		{"minimax_m2", `{"rotary_dim":8,"rope_parameters":{"rope_type":"default","partial_rotary_factor":0.25}}`, func(s *Spec) bool { return s.Rope.Rot == 4 }},
 		{"minimax_m2", `{"use_mtp":true,"num_mtp_modules":3,"attn_type_list":[1,1,1,1],"scoring_func":"sigmoid"}`, func(s *Spec) bool {
@@ -243,6 +261,8 @@ func TestConfigurationsThatWouldMisleadAreRefused(t *testing.T) {
 		{"hunyuan_v1_moe", `{"use_cla":true}`, "use_cla"},
 		{"ernie4_5_moe", `{"moe_layer_start_index":4}`, "none of the 4 layers has experts"},
 		{"granitemoe", `{"logits_scaling":0}`, "logits_scaling"},
+		{"phimoe", `{"num_experts_per_tok":3}`, "num_experts_per_tok: 3 is not supported; 2 is"},
+		{"gpt_oss", `{"sliding_window":0}`, "sliding_window: missing or zero, but layer 0 has a window"},
 		{"qwen2_moe", `{"layer_types":["full_attention"]}`, "want a list of 4 attention types"},
 		{"minimax_m2", `{"attn_type_list":[1,1,0,1]}`, "layer 2 has type 0"},
 		{"minimax_m2", `{"use_qk_norm":false}`, "use_qk_norm: false is not supported"},

@@ -152,6 +152,8 @@ func readScheme(config []byte) (*scheme, error) {
 	}
 	switch q.Method {
 	case "compressed-tensors":
+	case "mxfp4":
+		return nil, nil // its tensors say it all, see Expert
 	case "gptq", "awq":
 		c, err := readColumns(q.Method, raw)
 		return &scheme{columns: c}, err

@@ -22,7 +22,14 @@ type Outputs struct{ First, Step, Count int }
 
 // Expert reads the picked outputs of one expert's matrix in a stack as stored. The result lies in s and is valid until s
 // is reset. Plain rows are read alone; for interleaved or transposed ones the expert's whole matrix is read.
+//
+// A stack in MXFP4 has two tensors beside each other, K_blocks U8 [experts, outputs, inputs/32, 16] and K_scales U8
+// [experts, outputs, inputs/32]: 32 codes of an output with the earlier one in the low nibble, and their E8M0 scale. It is
+// never transposed.
 func (c *Checkpoint) Expert(k Stack, expert int, out Outputs, s *Scratch) (canon.Source, error) {
+	if _, ok := c.byName[k.Tensor+"_blocks"]; ok {
+		return c.mxfp4(k, expert, out, s)
+	}
 	name := k.name(c)
 	t, ok := c.byName[name]
 	if !ok {
@@ -57,6 +64,39 @@ func (c *Checkpoint) Expert(k Stack, expert int, out Outputs, s *Scratch) (canon
 		for i := range k.Cols {
 			at := (i*k.Rows + out.First + r*out.Step) * width
 			copy(row[i*width:(i+1)*width], all[at:at+width])
+		}
+	}
+	return source, nil
+}
+
+func (c *Checkpoint) mxfp4(k Stack, expert int, out Outputs, s *Scratch) (canon.Source, error) {
+	const inputs = 32
+	blocks := k.Cols / inputs
+	source := canon.Source{Name: fmt.Sprintf("%s[%d]", k.Tensor, expert), Form: canon.MXFP4, Rows: out.Count, Cols: k.Cols, Group: inputs, ScaleForm: canon.E8M0}
+	if k.Cols%inputs != 0 {
+		return source, c.refuse(k.Tensor+"_blocks", "check config.json against the tensors", "%d inputs are not whole blocks of %d", k.Cols, inputs)
+	}
+	shape := []int64{int64(k.Experts), int64(k.Rows), int64(blocks)}
+	for _, part := range []struct {
+		suffix string
+		shape  []int64
+		size   int // bytes of an output
+		to     *[]byte
+	}{{"_blocks", append(slices.Clone(shape), inputs/2), blocks * inputs / 2, &source.Codes}, {"_scales", shape, blocks, &source.Scales}} {
+		name := k.Tensor + part.suffix
+		t, ok := c.byName[name]
+		if !ok {
+			return source, c.refuse(name, "the configuration promises it: "+again, "missing")
+		}
+		if t.Type != "U8" {
+			return source, c.refuse(name, again, "dtype %s, want U8", t.Type)
+		}
+		if err := c.shaped(name, t, part.shape); err != nil {
+			return source, err
+		}
+		var err error
+		if *part.to, err = c.rows(name, t, int64(expert)*int64(k.Rows)*int64(part.size), part.size, out, s); err != nil {
+			return source, err
 		}
 	}
 	return source, nil

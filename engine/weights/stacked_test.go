@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"covey/engine/canon"
 )
 
 // Two experts with 4 outputs and 3 inputs: value 100*expert + 10*output + input, stored plainly and transposed.
@@ -62,6 +64,33 @@ func TestExpertsAreReadOutOfStacks(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
+	}
+}
+
+// Two experts with 2 outputs and 32 inputs in MXFP4.
+func TestExpertsAreReadOutOfMXFP4Stacks(t *testing.T) {
+	data := make([]byte, 2*2*16+2*2)
+	for i := range data {
+		data[i] = byte(i)
+	}
+	const header = `{"t_blocks":{"dtype":"U8","shape":[2,2,1,16],"data_offsets":[0,64]},"t_scales":{"dtype":"U8","shape":[2,2,1],"data_offsets":[64,68]}}`
+	c := opened(t, header, data)
+	var s Scratch
+	got, err := c.Expert(Stack{Tensor: "t", Experts: 2, Rows: 2, Cols: 32, Transposed: true}, 1, Outputs{First: 1, Step: 2, Count: 1}, &s)
+	if err != nil || got.Form != canon.MXFP4 || got.Group != 32 || got.ScaleForm != canon.E8M0 || !slices.Equal(got.Codes, data[48:64]) || !slices.Equal(got.Scales, data[67:68]) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for want, stack := range map[string]Stack{
+		"shape [2 2 1 16], but the configuration gives [2 2 2 16]": {Tensor: "t", Experts: 2, Rows: 2, Cols: 64},
+		"48 inputs are not whole blocks of 32":                     {Tensor: "t", Experts: 2, Rows: 2, Cols: 48},
+	} {
+		if _, err := c.Expert(stack, 0, Outputs{Step: 1, Count: 1}, &s); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	c = opened(t, strings.Replace(header, "t_scales", "u_scales", 1), data)
+	if _, err := c.Expert(Stack{Tensor: "t", Experts: 2, Rows: 2, Cols: 32}, 0, Outputs{Step: 1, Count: 1}, &s); err == nil || !strings.Contains(err.Error(), `"t_scales": missing`) {
+		t.Errorf("without scales: %v", err)
 	}
 }
 
