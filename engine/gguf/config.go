@@ -30,6 +30,7 @@ type family struct {
 	ignored   []string       // keys of the metadata that do not change the maths
 	gating    int64          // expert_gating_func that the family means; 0 = the key is not read
 	ungated   bool           // a missing expert_gating_func means that one too
+	ownGate   bool           // derive reads expert_gating_func
 	derive    func(d *reader, config map[string]any)
 	names     map[string]string // tensor names that differ from the common ones
 	permuted  bool              // rows of attn_q and attn_k are interleaved within heads
@@ -153,6 +154,163 @@ var families = map[string]*family{
 		ignored: []string{"feed_forward_length"},
 		derive:  func(d *reader, c map[string]any) { d.plainProjections() },
 	},
+	"qwen2moe": {
+		model: "qwen2_moe",
+		names: map[string]string{
+			"ffn_gate_inp_shexp": "mlp.shared_expert_gate", "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+			"ffn_up_shexp": "mlp.shared_expert.up_proj", "ffn_down_shexp": "mlp.shared_expert.down_proj",
+		},
+		fields: slices.Concat(groupedHeads[:1], []field{
+			{"intermediate_size", "feed_forward_length", whole, nil},
+			{"moe_intermediate_size", "expert_feed_forward_length", whole, must},
+			{"shared_expert_intermediate_size", "expert_shared_feed_forward_length", whole, must},
+			{"num_experts", "expert_count", whole, must},
+		}),
+		constants: map[string]any{"norm_topk_prob": false}, // llama.cpp never normalises
+		ignored:   []string{"attention.key_length"},
+		derive: func(d *reader, c map[string]any) {
+			d.wholeRotation(c)
+			c["qkv_bias"] = d.hasTensor("attn_q.bias")
+		},
+	},
+	"ernie4_5-moe": {
+		model: "ernie4_5_moe", names: map[string]string{"exp_probs_b": "mlp.moe_statics.e_score_correction_bias"},
+		fields: slices.Concat(groupedHeads, []field{
+			{"intermediate_size", "feed_forward_length", whole, must},
+			{"moe_intermediate_size", "expert_feed_forward_length", whole, must},
+			{"moe_num_experts", "expert_count", whole, must},
+			{"moe_k", "expert_used_count", whole, must},
+			{"moe_num_shared_experts", "expert_shared_count", whole, 0},
+			{"moe_layer_start_index", "leading_dense_block_count", whole, 0},
+			{"moe_layer_interval", "interleave_moe_layer_step", whole, 1},
+		}),
+		constants: map[string]any{"num_experts_per_tok": nil}, // spelled moe_k
+		ignored:   []string{"expert_shared_feed_forward_length"},
+		derive:    func(d *reader, c map[string]any) { d.wholeRotation(c); d.plainProjections() },
+	},
+	"granitemoe": {
+		model: "granitemoe", permuted: true, names: map[string]string{"ffn_gate_inp": "block_sparse_moe.router.layer"},
+		fields: slices.Concat(groupedHeads, []field{
+			{"intermediate_size", "feed_forward_length", whole, must},
+			{"num_local_experts", "expert_count", whole, must},
+			{"logits_scaling", "logit_scale", real, must},
+			{"residual_multiplier", "residual_scale", real, 1},
+			{"embedding_multiplier", "embedding_scale", real, 1},
+			{"attention_multiplier", "attention.scale", real, must},
+		}),
+		derive: func(d *reader, c map[string]any) { d.wholeRotation(c); d.plainProjections() },
+	},
+	"hunyuan-moe": {
+		model: "hunyuan_v1_moe",
+		names: map[string]string{
+			"ffn_gate_inp": "mlp.gate.wg", "attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm",
+			"ffn_gate_shexp": "mlp.shared_mlp.gate_proj", "ffn_up_shexp": "mlp.shared_mlp.up_proj", "ffn_down_shexp": "mlp.shared_mlp.down_proj",
+		},
+		fields: slices.Concat(groupedHeads, []field{
+			{"intermediate_size", "expert_shared_feed_forward_length", whole, must},
+			{"moe_intermediate_size", "expert_feed_forward_length", whole, must},
+			{"num_experts", "expert_count", whole, must},
+			{"moe_topk", "expert_used_count", whole, must},
+			{"num_shared_expert", "expert_shared_count", whole, 1},
+		}),
+		ignored: []string{"feed_forward_length"},
+		derive:  func(d *reader, c map[string]any) { d.wholeRotation(c); d.plainProjections() },
+	},
+	"gpt-oss": {
+		model: "gpt_oss",
+		names: map[string]string{"ffn_gate_inp": "mlp.router", "attn_sinks": "self_attn.sinks"},
+		fields: slices.Concat(groupedHeads, []field{
+			{"intermediate_size", "expert_feed_forward_length", whole, must},
+			{"num_local_experts", "expert_count", whole, must},
+			{"sliding_window", "attention.sliding_window", whole, must},
+		}),
+		constants: map[string]any{"attention_bias": true},
+		ignored:   []string{"feed_forward_length"},
+		derive: func(d *reader, c map[string]any) {
+			d.wholeRotation(c)
+			if yarn, ok := c["rope_scaling"].(map[string]any); ok {
+				yarn["truncate"] = false // the architecture's own; files do not say
+			}
+		},
+	},
+	"deepseek2": {fields: sigmoidGroups, names: latentNames, ignored: latentKeys, ownGate: true, derive: func(d *reader, c map[string]any) {
+		d.latent(c)
+		switch gating, _ := d.integer("expert_gating_func"); gating {
+		case 0, gateSoftmax:
+			c["model_type"], c["topk_method"] = "deepseek_v2", "greedy"
+			if groups, ok := c["n_group"].(int64); ok && groups > 1 {
+				c["topk_method"] = "group_limited_greedy"
+			}
+		case gateSigmoid:
+			c["model_type"] = "deepseek_v3"
+		default:
+			d.refuse("expert_gating_func", "%d is not supported in this architecture", gating)
+		}
+	}},
+	"deepseek32": {model: "deepseek_v32", fields: slices.Concat(sigmoidGroups, indexer), names: latentNames, ignored: latentKeys, gating: gateSigmoid, ungated: true,
+		derive: func(d *reader, c map[string]any) { d.latent(c) }},
+	"glm-dsa": {model: "glm_moe_dsa", fields: slices.Concat(sigmoidGroups, indexer), names: latentNames, ignored: latentKeys, gating: gateSigmoid, ungated: true,
+		derive: func(d *reader, c map[string]any) {
+			d.latent(c)
+			const key = "attention.indexer.types"
+			d.used[d.prefix+key] = true
+			full, err := d.file.Integers(d.prefix + key)
+			d.keep(err)
+			var types []string
+			for _, is := range full {
+				types = append(types, map[bool]string{true: "full", false: "shared"}[is != 0])
+			}
+			if layers, ok := c["num_hidden_layers"].(int64); ok && int64(len(types)) > layers {
+				types = types[:layers] // those behind belong to layers that draft
+			}
+			if types != nil {
+				c["indexer_types"] = types
+			}
+		}},
+}
+
+// latentNames are the tensor names of latent attention and its indexer.
+var latentNames = map[string]string{
+	"attn_q_a": "self_attn.q_a_proj", "attn_q_a_norm": "self_attn.q_a_layernorm", "attn_q_b": "self_attn.q_b_proj",
+	"attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa", "attn_kv_a_norm": "self_attn.kv_a_layernorm", "attn_kv_b": "self_attn.kv_b_proj",
+	"attn_k_b": "self_attn." + KeyExpansion, "attn_v_b": "self_attn." + ValueExpansion,
+	"indexer.attn_q_b": "self_attn.indexer.wq_b", "indexer.attn_k": "self_attn.indexer.wk", "indexer.k_norm": "self_attn.indexer.k_norm",
+	"indexer.proj": "self_attn.indexer.weights_proj",
+}
+
+// latentKeys are keys of latent attention that derive reads, or that say the same again.
+var latentKeys = []string{"attention.head_count_kv", "attention.key_length", "attention.key_length_mla", "attention.value_length_mla", "rope.scaling.yarn_log_multiplier"}
+
+// indexer are the fields of sparse attention.
+var indexer = []field{
+	{"index_n_heads", "attention.indexer.head_count", whole, must},
+	{"index_head_dim", "attention.indexer.key_length", whole, must},
+	{"index_topk", "attention.indexer.top_k", whole, must},
+}
+
+// latent gives the widths of latent attention. Newer files name heads as they are after expansion (key_length_mla), older
+// ones as their only widths.
+func (r *reader) latent(c map[string]any) {
+	rotary, _ := r.integer("rope.dimension_count")
+	key, ok := r.integer("attention.key_length_mla")
+	value, _ := r.integer("attention.value_length_mla")
+	if !ok {
+		key, _ = r.integer("attention.key_length")
+		value, _ = r.integer("attention.value_length")
+	}
+	r.take(field{"kv_lora_rank", "attention.kv_lora_rank", whole, must}, c)
+	r.take(field{"q_lora_rank", "attention.q_lora_rank", whole, nil}, c)
+	if rotary < 1 || key <= rotary {
+		r.refuse("rope.dimension_count", "%d channels of a head of %d", rotary, key)
+	}
+	c["qk_rope_head_dim"], c["qk_nope_head_dim"], c["v_head_dim"] = rotary, key-rotary, value
+	c["attention_bias"] = r.hasTensor("attn_kv_a_mqa.bias")
+	if yarn, ok := c["rope_scaling"].(map[string]any); ok {
+		// A tenth of mscale_all_dim is what files hold; mscale is taken to be the same, as in all published models.
+		if x, ok := r.number("rope.scaling.yarn_log_multiplier"); ok {
+			yarn["mscale"], yarn["mscale_all_dim"] = shortest(float32(x*10)), shortest(float32(x*10))
+		}
+	}
 }
 
 func with(names map[string]string, key, value string) map[string]string {
@@ -366,15 +524,17 @@ func Describe(f *File, tensors []Tensor) (*Description, error) {
 		r.tensors[tensors[i].Name] = &tensors[i]
 	}
 	config := map[string]any{"model_type": family.model}
-	maps.Copy(config, family.constants)
 	for _, f := range slices.Concat(common, family.fields) {
 		r.take(f, config)
 	}
+	maps.Copy(config, family.constants)
 	r.scaling(config)
 	r.layers(config)
 	r.gate(family)
 	r.vocabulary(config)
-	r.agree("attention.value_length", "attention.key_length")
+	if slices.ContainsFunc(family.fields, func(f field) bool { return f.key == "attention.key_length" }) {
+		r.agree("attention.value_length", "attention.key_length")
+	}
 	if family.derive != nil {
 		family.derive(r, config)
 	}
@@ -417,6 +577,9 @@ func (r *reader) layers(config map[string]any) {
 // gate checks the function of the router.
 func (r *reader) gate(family *family) {
 	const key = "expert_gating_func"
+	if family.ownGate {
+		return
+	}
 	got, ok := r.integer(key)
 	if family.gating == 0 || ok && got == family.gating || !ok && family.ungated {
 		if family.gating == 0 && ok && got != gateSoftmax {

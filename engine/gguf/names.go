@@ -18,6 +18,10 @@ type Place struct {
 	Heads int64
 }
 
+// Names of the two halves of kv_b_proj, which llama.cpp stores apart: keys as [heads, latent, channels], values as
+// [heads, channels, latent]. A reader joins them.
+const KeyExpansion, ValueExpansion = "k_b_proj", "v_b_proj"
+
 // global are the names of tensors outside layers.
 var global = map[string]string{
 	"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
@@ -62,8 +66,10 @@ func (d *Description) Places(t Tensor, most int) ([]Place, error) {
 	case !ok:
 		whole.Name = prefix + rest + suffix
 		return []Place{whole}, nil
-	case strings.HasSuffix(name, "e_score_correction_bias"): // a whole name in checkpoints
+	case strings.HasSuffix(name, "e_score_correction_bias"), strings.HasSuffix(name, "sinks"): // whole names in checkpoints
 		suffix = ""
+	case strings.HasSuffix(name, "shared_expert_gate") && len(t.Shape) == 1:
+		whole.Shape = []int64{1, t.Shape[0]}
 	case d.family.permuted && rest == "attn_q":
 		whole.Heads = d.heads[0]
 	case d.family.permuted && rest == "attn_k":

@@ -10,7 +10,11 @@ import (
 // expert returns a job that packs one routed expert into *to, however its matrices are stored.
 func (l *loader) expert(to **canon.Record, layer, id int) job {
 	m, names := l.spec.MoE, l.spec.Names.Expert
-	if m.Stack == StackNone {
+	alone := m.Stack == StackNone
+	if !alone && l.checkpoint.HasModule(fmt.Sprintf(standardNames.Expert[0], layer, id)) {
+		alone, names = true, standardNames.Expert // a format without stacks calls the parts what most families call them
+	}
+	if alone {
 		var modules [3]string
 		for i, pattern := range names {
 			modules[i] = fmt.Sprintf(pattern, layer, id)

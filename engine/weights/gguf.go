@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"covey/engine/canon"
 	"covey/engine/gguf"
 )
 
@@ -98,6 +99,9 @@ func (c *Checkpoint) openGGUF(name string) error {
 			}
 		}
 	}
+	if err := c.joinExpansions(); err != nil {
+		return err
+	}
 	c.config = description.Config
 	c.side = map[string]func() ([]byte, error){
 		"config.json":            func() ([]byte, error) { return c.config, nil },
@@ -164,6 +168,64 @@ func ggufError(name string, err error) error {
 		problem = fmt.Sprintf("metadata %q: %s", abbreviate(refusal.Key, longestName), problem)
 	}
 	return &FormatError{File: name, Tensor: refusal.Tensor, Offset: refusal.Offset, Problem: problem, Remedy: "use a whole file of a supported model"}
+}
+
+// joinExpansions puts one tensor, kv_b_proj, in the place of each pair that expands the latent into keys and values.
+func (c *Checkpoint) joinExpansions() error {
+	for name, k := range c.byName {
+		base, ok := strings.CutSuffix(name, gguf.KeyExpansion+".weight")
+		if !ok {
+			continue
+		}
+		v, ok := c.byName[base+gguf.ValueExpansion+".weight"]
+		if !ok || len(k.Shape) != 3 || len(v.Shape) != 3 || k.Shape[0] != v.Shape[0] || k.Shape[1] != v.Shape[2] {
+			return c.refuse(name, again, "shape %v does not fit that of the values, %v", k.Shape, v.Shape)
+		}
+		joined := k
+		joined.Shape = []int64{k.Shape[0] * (k.Shape[2] + v.Shape[1]), k.Shape[1]}
+		joined.values = &v
+		joined.heads = k.Shape[0]
+		c.byName[base+"kv_b_proj.weight"] = joined
+		delete(c.byName, name)
+		delete(c.byName, base+gguf.ValueExpansion+".weight")
+	}
+	return nil
+}
+
+// joinedSource reads a kv_b_proj that is stored as two: of each head the rows for keys, which lie transposed, then those for
+// values. The result is F32, which holds either stored form exactly.
+func (c *Checkpoint) joinedSource(name string, t Tensor, s *Scratch) (canon.Source, error) {
+	heads, latent := int(t.heads), int(t.Shape[1])
+	values := int(t.values.Shape[1])
+	keys := int(t.Shape[0])/heads - values
+	part := func(t Tensor, rows, cols int) ([]byte, error) {
+		t.Shape, t.heads, t.values = []int64{int64(rows), int64(cols)}, 0, nil
+		source, err := c.plainSource(name, t, canon.Source{Name: name, Rows: rows, Cols: cols}, s)
+		if err != nil {
+			return nil, err
+		}
+		wide, err := canon.Dequantised(source)
+		return wide.Codes, err
+	}
+	k, err := part(t, heads*latent, keys)
+	if err != nil {
+		return canon.Source{}, err
+	}
+	v, err := part(*t.values, heads*values, latent)
+	if err != nil {
+		return canon.Source{}, err
+	}
+	out := canon.Source{Name: name, Form: canon.F32, Rows: heads * (keys + values), Cols: latent, Codes: make([]byte, 0, len(k)+len(v))}
+	for h := range heads {
+		for j := range keys {
+			for i := range latent {
+				at := 4 * ((h*latent+i)*keys + j)
+				out.Codes = append(out.Codes, k[at:at+4]...)
+			}
+		}
+		out.Codes = append(out.Codes, v[4*h*values*latent:4*(h+1)*values*latent]...)
+	}
+	return out, nil
 }
 
 // uninterleave undoes the interleaving of rows within heads (gguf.Place), from src to dst: rows of width bytes each.

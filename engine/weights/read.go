@@ -58,33 +58,42 @@ func (c *Checkpoint) Source(module string, rows, cols int, s *Scratch) (canon.So
 	case !isPlain:
 		return canon.Source{}, c.refuse(plain, "the configuration promises it: "+again, "missing")
 	}
-	form, float := floatForms[t.Type]
-	blocks, blocked := blockForms[t.Type]
-	if !float && !blocked {
-		return canon.Source{}, c.refuse(plain, "use a checkpoint in one of the forms that docs/models.md lists", "type %s is not supported", t.Type)
-	}
 	if !slices.Equal(t.Shape, []int64{int64(rows), int64(cols)}) {
 		return canon.Source{}, c.refuse(plain, "check config.json against the tensors", "shape %v, but the configuration gives [%d %d]", t.Shape, rows, cols)
 	}
-	codes := s.take(t.size)
-	if err := c.read(plain, t, codes); err != nil {
+	if t.values != nil {
+		return c.joinedSource(plain, t, s)
+	}
+	return c.plainSource(plain, t, canon.Source{Name: module, Rows: rows, Cols: cols}, s)
+}
+
+// plainSource reads a tensor of floats or blocks; out has the module's name and shape.
+func (c *Checkpoint) plainSource(name string, t Tensor, out canon.Source, s *Scratch) (canon.Source, error) {
+	form, float := floatForms[t.Type]
+	blocks, blocked := blockForms[t.Type]
+	if !float && !blocked {
+		return canon.Source{}, c.refuse(name, "use a checkpoint in one of the forms that docs/models.md lists", "type %s is not supported", t.Type)
+	}
+	stored := s.take(t.size)
+	if err := c.read(name, t, stored); err != nil {
 		return canon.Source{}, err
 	}
 	if t.heads > 0 {
-		if int64(rows)%(2*t.heads) != 0 {
-			return canon.Source{}, c.refuse(plain, again, "%d rows are not %d heads of pairs", rows, t.heads)
+		if int64(out.Rows)%(2*t.heads) != 0 {
+			return canon.Source{}, c.refuse(name, again, "%d rows are not %d heads of pairs", out.Rows, t.heads)
 		}
 		straight := s.take(t.size)
-		uninterleave(straight, codes, t.heads, t.size/int64(rows))
-		codes = straight
+		uninterleave(straight, stored, t.heads, t.size/int64(out.Rows))
+		stored = straight
 	}
 	if blocked {
-		return c.blockSource(plain, blocks, codes, canon.Source{Name: module, Rows: rows, Cols: cols}, s)
+		return c.blockSource(name, blocks, stored, out, s)
 	}
-	if at := nonFinite(codes, form); at >= 0 {
-		return canon.Source{}, c.refuse(plain, again, "value %d is not finite", at)
+	if at := nonFinite(stored, form); at >= 0 {
+		return canon.Source{}, c.refuse(name, again, "value %d is not finite", at)
 	}
-	return canon.Source{Name: module, Form: form, Rows: rows, Cols: cols, Codes: codes}, nil
+	out.Form, out.Codes = form, stored
+	return out, nil
 }
 
 // packedSource reads a pack-quantized module.

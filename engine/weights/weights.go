@@ -91,6 +91,8 @@ type Tensor struct {
 	begin int64 // absolute byte in the file
 	size  int64
 	heads int64 // rows are interleaved within so many heads (gguf.Place); 0 = they are not
+
+	values *Tensor // kv_b_proj stored as keys (this tensor's bytes, of heads) and values; nil = any other tensor
 }
 
 // Bytes is the stored length of the tensor.
