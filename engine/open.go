@@ -169,11 +169,10 @@ func (e *Engine) describe(c Config, spec *model.Spec, info model.Info) {
 // cacheTokens chooses the capacity of the KV cache when none was asked for: 2,048 tokens for each sequence that may run,
 // but no more than a quarter of the memory (limit bytes, 0 = not known) and no less than one whole context.
 func cacheTokens(spec *model.Spec, c Config, limit int64) int {
-	width := int64(2)
-	if c.KV == "f32" {
-		width = 4
+	perToken, err := spec.TokenBytes(c.KV)
+	if err != nil {
+		return c.Context // the model will say what is wrong with the option
 	}
-	perToken := 2 * width * int64(spec.Layers) * int64(spec.Attention.KVHeads) * int64(spec.Attention.HeadDim)
 	tokens := int64(c.Sequences) * 2048
 	if limit > 0 {
 		tokens = min(tokens, limit/4/perToken)

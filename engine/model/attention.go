@@ -1,6 +1,39 @@
 package model
 
-import "covey/engine/canon"
+import (
+	"fmt"
+
+	"covey/engine/canon"
+)
+
+// groupedQuery returns the jobs that read the attention block of layer i.
+func (l *loader) groupedQuery(y *layer, i int) []job {
+	a, names, hidden := l.spec.Attention, l.spec.Names, l.spec.Hidden
+	q, kv := a.Heads*a.HeadDim, a.KVHeads*a.HeadDim
+	at := func(pattern string) string { return fmt.Sprintf(pattern, i) }
+	jobs := []job{
+		l.matrix(&y.q, at(names.Q), q, hidden),
+		l.matrix(&y.k, at(names.K), kv, hidden),
+		l.matrix(&y.v, at(names.V), kv, hidden),
+		l.matrix(&y.o, at(names.O), hidden, q),
+	}
+	if a.QKVBias {
+		jobs = append(jobs, l.vector(&y.qBias, at(names.Q)+".bias", q), l.vector(&y.kBias, at(names.K)+".bias", kv), l.vector(&y.vBias, at(names.V)+".bias", kv))
+	}
+	if a.OutBias {
+		jobs = append(jobs, l.vector(&y.oBias, at(names.O)+".bias", hidden))
+	}
+	switch a.QKNorm {
+	case QKNormPerHead:
+		jobs = append(jobs, l.vector(&y.qNorm, at(names.QNorm), a.HeadDim), l.vector(&y.kNorm, at(names.KNorm), a.HeadDim))
+	case QKNormWhole:
+		jobs = append(jobs, l.vector(&y.qNorm, at(names.QNorm), q), l.vector(&y.kNorm, at(names.KNorm), kv))
+	}
+	if a.Sinks {
+		jobs = append(jobs, l.vector(&y.sinks, at(names.Sinks), a.Heads))
+	}
+	return jobs
+}
 
 // groupedQuery is what grouped-query attention keeps beside the builder: buffers that all layers share.
 type groupedQuery struct {
@@ -37,8 +70,8 @@ func (b *builder) groupedQuery(l int, y *layer) {
 	if a.NormAfterRope {
 		b.normHeads(y)
 	}
-	p.KVAppend(b.kv, l, g.k, g.v)
-	p.Attention(g.attended, g.q, b.kv, l, canon.AttentionSpec{Heads: a.Heads, Scale: a.Scale, Window: a.Window[l], Sinks: y.sinks})
+	p.KVAppend(b.caches[cacheKV], l, g.k, g.v)
+	p.Attention(g.attended, g.q, b.caches[cacheKV], l, canon.AttentionSpec{Heads: a.Heads, Scale: a.Scale, Window: a.Window[l], Sinks: y.sinks})
 	p.MatMul(b.branch, g.attended, y.o, y.oBias)
 }
 

@@ -153,6 +153,20 @@ func (c *config) integers(key string) []int {
 	return list
 }
 
+// list reads a list of n texts; nil when the key is absent.
+func (c *config) list(key string, n int) []string {
+	v, ok := c.value(key)
+	if !ok {
+		return nil
+	}
+	var list []string
+	if err := json.Unmarshal(v, &list); err != nil || len(list) != n {
+		c.refuse(key, "%s, want a list of %d texts", abbreviate(string(v)), n)
+		return nil
+	}
+	return list
+}
+
 // tokens reads a token id or a list of them, ascending.
 func (c *config) tokens(key string) []int32 {
 	v, ok := c.value(key)

@@ -30,6 +30,22 @@ type layer struct {
 	sinks                  []float32
 	correction             []float32
 	experts                []*canon.Record
+	latent                 *latentLayer // nil = grouped-query attention
+}
+
+// attentionBytes is the size of the matrices of the attention block.
+func (y *layer) attentionBytes() int64 {
+	matrices := []*canon.Matrix{y.q, y.k, y.v, y.o}
+	if y.latent != nil {
+		matrices = append(matrices, y.latent.down, y.latent.kv, y.latent.keys, y.latent.values)
+	}
+	total := int64(0)
+	for _, m := range matrices {
+		if m != nil {
+			total += m.Bytes()
+		}
+	}
+	return total
 }
 
 // norm holds the weights of a norm; bias is nil but for layer norms.
@@ -150,7 +166,6 @@ func (l *loader) vector(to *[]float32, name string, n int) job {
 func (l *loader) plan(t *tensors) ([]job, error) {
 	spec, names := l.spec, l.spec.Names
 	a := spec.Attention
-	q, kv := a.Heads*a.HeadDim, a.KVHeads*a.HeadDim
 	t.layers = make([]layer, spec.Layers)
 	var jobs []job
 
@@ -181,25 +196,10 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 		y := &t.layers[i]
 		jobs = append(jobs, l.norm(&y.attentionNorm, at(names.AttentionNorm, i))...)
 		jobs = append(jobs, l.norm(&y.mlpNorm, at(names.MLPNorm, i))...)
-		jobs = append(jobs,
-			l.matrix(&y.q, at(names.Q, i), q, spec.Hidden),
-			l.matrix(&y.k, at(names.K, i), kv, spec.Hidden),
-			l.matrix(&y.v, at(names.V, i), kv, spec.Hidden),
-			l.matrix(&y.o, at(names.O, i), spec.Hidden, q))
-		if a.QKVBias {
-			jobs = append(jobs, l.vector(&y.qBias, at(names.Q, i)+".bias", q), l.vector(&y.kBias, at(names.K, i)+".bias", kv), l.vector(&y.vBias, at(names.V, i)+".bias", kv))
-		}
-		if a.OutBias {
-			jobs = append(jobs, l.vector(&y.oBias, at(names.O, i)+".bias", spec.Hidden))
-		}
-		switch a.QKNorm {
-		case QKNormPerHead:
-			jobs = append(jobs, l.vector(&y.qNorm, at(names.QNorm, i), a.HeadDim), l.vector(&y.kNorm, at(names.KNorm, i), a.HeadDim))
-		case QKNormWhole:
-			jobs = append(jobs, l.vector(&y.qNorm, at(names.QNorm, i), q), l.vector(&y.kNorm, at(names.KNorm, i), kv))
-		}
-		if a.Sinks {
-			jobs = append(jobs, l.vector(&y.sinks, at(names.Sinks, i), a.Heads))
+		if a.Latent != nil {
+			jobs = append(jobs, l.latent(y, i)...)
+		} else {
+			jobs = append(jobs, l.groupedQuery(y, i)...)
 		}
 		if spec.Dense[i] {
 			jobs = append(jobs, l.record(&y.dense, three(names.Dense, i), spec.DenseInner, spec.MLPBias))

@@ -53,7 +53,7 @@ type Model struct {
 	info     Info
 	arena    *canon.Arena
 	pool     *canon.Pool
-	kv       *canon.KV
+	caches   map[cacheName]*canon.KV
 	forward  *forward
 	runner   canon.Runner
 	unclean  error       // of ZeroPage, for the next Step to return
@@ -111,12 +111,14 @@ func (m *Model) load(ctx context.Context, checkpoint *weights.Checkpoint, progre
 	if m.pool, err = canon.NewPool(s.Threads, s.isa); err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
-	a := spec.Attention
-	if m.kv, err = m.arena.NewKV(canon.KVSpec{Layers: spec.Layers, Heads: a.KVHeads, Dim: a.HeadDim, Pages: s.pages, Form: s.kv}); err != nil {
-		return fmt.Errorf("model: %w", err)
+	m.caches = map[cacheName]*canon.KV{}
+	for name, cache := range spec.caches(s.kv, s.pages) {
+		if m.caches[name], err = m.arena.NewKV(cache); err != nil {
+			return fmt.Errorf("model: %s: %w", name, err)
+		}
 	}
 	limits := canon.Limits{Rows: s.MaxRows, LogitRows: s.MaxLogits, Sequences: s.MaxSlots, Pages: min(s.pages, (s.Context+canon.PageTokens-1)/canon.PageTokens)}
-	if m.forward, err = build(spec, t, m.pool, m.arena, m.kv, limits, s.Margins); err != nil {
+	if m.forward, err = build(spec, t, m.pool, m.arena, m.caches, limits, s.Margins); err != nil {
 		return err
 	}
 	if m.runner, err = s.Backend.Load(m.forward.program); err != nil {
@@ -136,7 +138,7 @@ func (m *Model) describe(checkpoint *weights.Checkpoint, l *loader, t *tensors) 
 	i := Info{
 		Hash: checkpoint.Hash(), Parameters: l.elements.Load(), MaxRows: s.MaxRows, MaxLogits: s.MaxLogits, Context: s.Context, ISA: m.pool.ISA(), Threads: m.pool.Threads(),
 		Shape:   route.Shape{Layers: spec.MoELayers(), Experts: spec.MoE.Experts, TopK: spec.MoE.TopK},
-		KVPages: s.pages, KVBytes: m.kv.PageBytes() / canon.PageTokens,
+		KVPages: s.pages, KVBytes: spec.pageBytes(s.kv) / canon.PageTokens,
 	}
 	for _, name := range checkpoint.Names() {
 		if _, read := l.read.Load(moduleOf(name)); !read {
@@ -152,7 +154,7 @@ func (m *Model) describe(checkpoint *weights.Checkpoint, l *loader, t *tensors) 
 	}
 	for n := range t.layers {
 		y := &t.layers[n]
-		i.Bytes += y.q.Bytes() + y.k.Bytes() + y.v.Bytes() + y.o.Bytes()
+		i.Bytes += y.attentionBytes()
 		if spec.Dense[n] {
 			i.Bytes += y.dense.Bytes()
 			continue
@@ -220,8 +222,10 @@ func (m *Model) Close() error {
 
 // ZeroPage clears one KV page in all layers; see kv.New.
 func (m *Model) ZeroPage(page int32) {
-	if err := m.runner.Zero(m.kv, int(page)); err != nil && m.unclean == nil {
-		m.unclean = fmt.Errorf("model: clearing page %d: %w", page, err)
+	for _, cache := range m.caches {
+		if err := m.runner.Zero(cache, int(page)); err != nil && m.unclean == nil {
+			m.unclean = fmt.Errorf("model: clearing page %d: %w", page, err)
+		}
 	}
 }
 

@@ -43,16 +43,10 @@ func (o Options) resolve(spec *Spec) (settings, error) {
 	if s.isa, err = canon.Resolve(o.ISA); err != nil {
 		return s, fmt.Errorf("model: option ISA: %w", err)
 	}
-	switch o.KV {
-	case "", "f16":
-		s.KV, s.kv = "f16", canon.F16
-	case "bf16":
-		s.kv = canon.BF16
-	case "f32":
-		s.kv = canon.F32
-	default:
-		return bad("KV", o.KV, "f16, bf16 or f32")
+	if s.kv, err = cacheForm(o.KV); err != nil {
+		return s, err
 	}
+	s.KV = s.kv.String()
 	switch o.Activations {
 	case "", "int8":
 		s.Activations = "int8"
@@ -97,8 +91,7 @@ func (o Options) resolve(spec *Spec) (settings, error) {
 
 // cacheBytes is the size of the KV cache; false and the largest number if it cannot be addressed.
 func (s settings) cacheBytes(spec *Spec) (int64, bool) {
-	a := spec.Attention
-	page := uint64(spec.Layers) * 2 * uint64(a.KVHeads) * uint64(a.HeadDim) * canon.PageTokens * uint64(s.kv.Bits()/8) // at most 2^41
+	page := uint64(spec.pageBytes(s.kv)) // at most 2^44
 	high, low := bits.Mul64(page, uint64(s.pages))
 	if high != 0 || low > math.MaxInt64 {
 		return math.MaxInt64, false

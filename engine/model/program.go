@@ -26,7 +26,7 @@ type builder struct {
 	forward
 	spec       *Spec
 	arena      *canon.Arena
-	kv         *canon.KV
+	caches     map[cacheName]*canon.KV
 	margins    bool
 	x          *canon.Buffer // residual stream, [hidden]
 	h          *canon.Buffer // normed input of a block, [hidden]
@@ -34,17 +34,22 @@ type builder struct {
 	router     *canon.Buffer // [experts]
 	sharedGate *canon.Buffer // [1]; nil = shared experts have no gate
 	gqa        groupedQuery
+	mla        latentAttention
 }
 
 // build lays out the program of a model.
-func build(spec *Spec, t *tensors, pool *canon.Pool, arena *canon.Arena, kv *canon.KV, limits canon.Limits, margins bool) (*forward, error) {
+func build(spec *Spec, t *tensors, pool *canon.Pool, arena *canon.Arena, caches map[cacheName]*canon.KV, limits canon.Limits, margins bool) (*forward, error) {
 	p := canon.NewProgram(pool, arena, limits)
-	b := &builder{forward: forward{program: p}, spec: spec, arena: arena, kv: kv, margins: margins,
+	b := &builder{forward: forward{program: p}, spec: spec, arena: arena, caches: caches, margins: margins,
 		x: p.Buffer(spec.Hidden), h: p.Buffer(spec.Hidden), branch: p.Buffer(spec.Hidden), router: p.Buffer(spec.MoE.Experts)}
 	if spec.MoE.SharedGate {
 		b.sharedGate = p.Buffer(1)
 	}
-	if err := b.newGroupedQuery(); err != nil {
+	attention, start := b.groupedQuery, b.newGroupedQuery
+	if spec.Attention.Latent != nil {
+		attention, start = b.latent, b.newLatent
+	}
+	if err := start(); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
 
@@ -57,7 +62,7 @@ func build(spec *Spec, t *tensors, pool *canon.Pool, arena *canon.Arena, kv *can
 		y := &t.layers[l]
 		p.Label(fmt.Sprintf("layer %d attention", l))
 		b.norm(b.h, b.x, y.attentionNorm)
-		b.groupedQuery(l, y)
+		attention(l, y)
 		b.residual()
 
 		p.Label(fmt.Sprintf("layer %d feed-forward", l))

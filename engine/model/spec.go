@@ -24,7 +24,7 @@ const (
 	QKNormWhole          // RMS over the whole projection, weight [heads*head dim]
 )
 
-// Attention is grouped-query attention: KVHeads key/value heads, each serving Heads/KVHeads consecutive query heads.
+// Attention is grouped-query attention, unless Latent says otherwise: KVHeads key/value heads, each serving Heads/KVHeads consecutive query heads.
 type Attention struct {
 	Heads, KVHeads, HeadDim int
 	QKNorm                  QKNorm
@@ -34,6 +34,7 @@ type Attention struct {
 	Clip                    float32 // queries, keys and values are clamped to ±Clip after the norms; 0 = not
 	Window                  []int   // [layers] keys seen, a row's own included; 0 = all
 	Scale                   float32 // factor on scores; 0 = HeadDim^-0.5
+	Latent                  *Latent // nil = queries, keys and values come straight from the input
 }
 
 // MoE is the geometry of the routed layers, equal in all of them.
@@ -131,9 +132,12 @@ var standardNames = Names{
 
 // families are the known architectures by model_type. Each fills what config.json decides; problems are collected in c.
 var families = map[string]func(c *config) Spec{
+	"deepseek_v2":    deepseekV2,
+	"deepseek_v3":    deepseekV3,
 	"dots1":          dots1,
 	"ernie4_5_moe":   ernie4_5MoE,
 	"glm4_moe":       glm4MoE,
+	"glm4_moe_lite":  glm4MoELite,
 	"gpt_oss":        gptOss,
 	"granitemoe":     graniteMoE,
 	"hunyuan_v1_moe": hunyuanV1MoE,

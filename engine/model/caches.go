@@ -1,0 +1,51 @@
+package model
+
+import (
+	"fmt"
+
+	"covey/engine/canon"
+)
+
+// cacheName tells a model's paged caches apart. One page id addresses the page of every one of them.
+type cacheName string
+
+const (
+	cacheKV cacheName = "kv" // keys and values, or latents
+)
+
+// caches lists the paged caches of an architecture.
+func (s *Spec) caches(form canon.Form, pages int) map[cacheName]canon.KVSpec {
+	a := s.Attention
+	list := map[cacheName]canon.KVSpec{
+		cacheKV: {Layers: s.Layers, Heads: a.KVHeads, Dim: a.HeadDim, Pages: pages, Form: form, Single: a.Latent != nil},
+	}
+	return list
+}
+
+// pageBytes is the size of one page over all layers and caches.
+func (s *Spec) pageBytes(form canon.Form) int64 {
+	total := int64(0)
+	for _, c := range s.caches(form, 1) {
+		total += c.PageBytes()
+	}
+	return total
+}
+
+// TokenBytes is the share of one position in all caches that hold keys and values in the form of Options.KV.
+func (s *Spec) TokenBytes(kv string) (int64, error) {
+	form, err := cacheForm(kv)
+	return s.pageBytes(form) / canon.PageTokens, err
+}
+
+// cacheForm resolves Options.KV; the empty name is f16.
+func cacheForm(name string) (canon.Form, error) {
+	switch name {
+	case "", "f16":
+		return canon.F16, nil
+	case "bf16":
+		return canon.BF16, nil
+	case "f32":
+		return canon.F32, nil
+	}
+	return 0, fmt.Errorf("model: option KV: %q, want f16, bf16 or f32", name)
+}
