@@ -293,6 +293,15 @@ CANON_FN float canon_score(const float *q, const float *k, int32_t stride, int32
   for (int32_t d = 0; d < dim; d++) s = canon_fmaf(q[d], k[(int64_t)d * stride], s);
   return s * scale;
 }
+// Score of one key for an indexer: heads ascending, each score cut at zero and weighed.
+CANON_FN float canon_index_score(const float *q, const float *w, int32_t heads, const float *k, int32_t stride, int32_t dim, float scale, float weight_scale) {
+  float s = 0;
+  for (int32_t h = 0; h < heads; h++) {
+    float x = canon_score(q + (int64_t)h * dim, k, stride, dim, scale);
+    s = canon_fmaf(w[h] * weight_scale, x > 0 ? x : 0.0f, s);
+  }
+  return s;
+}
 CANON_FN float canon_max(float a, float b) { return a > b ? a : b; }
 // Folding a block (or a sink: z, 1, o = 0) into the state: factors for the old and the new part.
 CANON_FN void canon_fold(canon_state *t, float m_b, float l_b, float *old, float *fresh) {
@@ -311,6 +320,13 @@ CANON_FN int canon_before(float a, int32_t i, float b, int32_t j) {
   int an = !(a == a), bn = !(b == b);
   if (an || bn) return an == bn ? i < j : bn;
   return a == b ? i < j : a > b;
+}
+// The same order as numbers: a larger one comes first, equal ones by index.
+CANON_FN uint32_t canon_order(float x) {
+  uint32_t b = canon_bits(x);
+  if (!(x == x)) return 0;
+  if (b == 0x80000000u) b = 0;
+  return b >> 31 ? ~b : b | 0x80000000u;
 }
 CANON_FN float canon_weight(float s, float sum, float eps, float scale) { return (s / (sum + eps)) * scale; }
 

@@ -45,7 +45,7 @@ enum {
   CANON_OP_MATMUL,     // dst = src m^T + vec
   CANON_OP_ROPE,       // dst in place; vec: inverse frequencies; i: heads, rot, pairing, offset; d: factor
   CANON_OP_KV_APPEND,  // src keys, src2 values; i: layer
-  CANON_OP_ATTENTION,  // dst, src queries; vec: sinks or null; i: layer, heads, window, channels of a value; f: scale
+  CANON_OP_ATTENTION,  // dst, src queries; vec: sinks or null; i: layer, heads, window, channels of a value, and of memory: kept keys (ids; 0 = all), layer, rate (0 = no memory), 1 if nothing but memory is attended; f: scale
   CANON_OP_SWIGLU,     // dst = silu(src) * src2
   CANON_OP_ADD,        // dst += src
   CANON_OP_ADD_SCALED, // dst += src * f
@@ -57,6 +57,7 @@ enum {
   CANON_OP_GATHER,     // dst[i] = src[logit_row[i]]
   CANON_OP_CHECK,      // rows of src must be finite
   CANON_OP_HEADS,      // dst of each head = m of the head times src of the head; i: heads, first channel in dst and in src
+  CANON_OP_INDEX,      // src queries, src2 weights to ids, the kept keys of kv; i: layer, heads, most kept, rate; f: scale of scores and of weights
   CANON_OP_COPY,       // channels of each head; i: heads, first channel in dst and in src, channels
 };
 
@@ -64,7 +65,7 @@ typedef struct {
   int32_t kind, label;
   canon_buffer dst, src, src2;
   canon_matrix m;
-  canon_kv kv;
+  canon_kv kv, memory;
   canon_record routed, shared;
   void *shared_block;       // null = no shared expert
   void **table;             // [experts] records, null = no routed experts
@@ -153,6 +154,8 @@ void canon_rule_gated(int32_t activation, float limit, float *y, const float *ga
 void canon_rule_rotate(float *x, int32_t rot, int32_t pairs, int32_t position, const float *inv, double factor);
 // keys [pos+1, dim] and values [pos+1, width] already rounded to their stored form; attends lo..pos; sink may be null.
 void canon_rule_attention(const float *q, const float *keys, const float *values, int32_t dim, int32_t width, int32_t lo, int32_t pos, float scale, const float *sink, float *o);
+// Scores of keys [n, dim] for an indexer.
+void canon_rule_index(const float *q, const float *w, int32_t heads, const float *keys, int32_t n, int32_t dim, float scale, float weight_scale, float *scores);
 float canon_rule_store(int32_t form, float x);
 float canon_rule_soft_fma(float a, float b, float c);
 float canon_rule_sum(const float *x, int32_t n);

@@ -35,6 +35,15 @@ typedef struct {
   float *m, *l, *o;          // [queries], [queries], [queries, values]
 } canon_attend;
 
+// An indexer's queries against up to 64 keys.
+typedef struct {
+  const float *q, *w;        // [heads, dim], [heads]
+  int32_t heads, dim, form, n;
+  float scale;
+  const uint8_t *k;          // [dim][64]
+  float *scores;             // [n]
+} canon_index;
+
 typedef struct {
   // Codes of one row of n inputs into the row at these addresses; half may be null. Moves 4n bytes in, n out.
   void (*quantise)(const float *x, int32_t n, int32_t group, int8_t *q, float *scale, int32_t *less8, int32_t *half);
@@ -57,6 +66,7 @@ typedef struct {
   void (*rotate)(float *x, int32_t rot, int pairs, const float *c, const float *s);
   void (*store)(int32_t form, const float *x, int32_t n, void *out);
   void (*attend)(const canon_attend *a);
+  void (*index)(const canon_index *a);
   int (*finite)(const float *x, int32_t n);
   float (*highest)(const float *x, int32_t n);                        // largest of finite values; -inf for none
   float (*exp_sum)(const float *x, float m, int32_t n);               // sum of exp(x - m) in 32 lanes and the tree

@@ -348,10 +348,47 @@ static void lanes_attend(const canon_attend *a) {
   for (; q < a->queries; q++) attend_block(CANON_F16, 1, a, q);
 }
 
+// Keys in lanes, two heads at a time: reads each key once for every two heads, from the first-level cache.
+static SPECIAL void index_heads(const int form, const int nq, const canon_index *a, int32_t h, int32_t t, vf sum[VECTORS]) {
+  int64_t size = canon_form_bytes(form);
+  const uint8_t *k = a->k + t * size;
+  vf acc[2][VECTORS], scale = v_set(a->scale), zero = v_set(0);
+  UNROLL(2)
+  for (int i = 0; i < nq; i++)
+    UNROLL(4)
+    for (int v = 0; v < VECTORS; v++) acc[i][v] = zero;
+  for (int32_t d = 0; d < a->dim; d++, k += 64 * size)
+    UNROLL(4)
+    for (int v = 0; v < VECTORS; v++) {
+      vf key = v_load_form(form, k, v * VL);
+      UNROLL(2)
+      for (int i = 0; i < nq; i++) acc[i][v] = v_fma(v_set(a->q[(int64_t)(h + i) * a->dim + d]), key, acc[i][v]);
+    }
+  UNROLL(2)
+  for (int i = 0; i < nq; i++)
+    UNROLL(4)
+    for (int v = 0; v < VECTORS; v++) sum[v] = v_fma(v_set(a->w[h + i]), v_max(v_mul(acc[i][v], scale), zero), sum[v]);
+}
+
+static void lanes_index(const canon_index *a) {
+  for (int32_t t = 0; t < a->n; t += CANON_LANES) {
+    vf sum[VECTORS];
+    UNROLL(4)
+    for (int v = 0; v < VECTORS; v++) sum[v] = v_set(0);
+    int32_t h = 0;
+    for (; h + 2 <= a->heads; h += 2) index_heads(a->form, 2, a, h, t, sum);
+    for (; h < a->heads; h++) index_heads(a->form, 1, a, h, t, sum);
+    float out[CANON_LANES];
+    UNROLL(4)
+    for (int v = 0; v < VECTORS; v++) v_store(out + v * VL, sum[v]);
+    memcpy(a->scores + t, out, (size_t)(a->n - t < CANON_LANES ? a->n - t : CANON_LANES) * 4);
+  }
+}
+
 #define LANES_TABLE(PRODUCT, QUANTISE)                                                                                   \
   {.quantise = QUANTISE, .product = PRODUCT, .norm = lanes_norm, .layer_norm = lanes_layer_norm,     \
    .swiglu = lanes_swiglu, .gated = lanes_gated, .add = lanes_add,                                                        \
    .add_scaled = lanes_add_scaled, .scale = lanes_scale, .clamp = lanes_clamp, .accumulate = lanes_accumulate,           \
    .exp_minus = lanes_exp_minus, .sigmoid = lanes_sigmoid, .divide = lanes_divide, .fold = lanes_fold, .rotate = lanes_rotate,                     \
-   .store = lanes_store, .attend = lanes_attend, .finite = lanes_finite,             \
+   .store = lanes_store, .attend = lanes_attend, .index = lanes_index, .finite = lanes_finite,             \
    .highest = lanes_highest, .exp_sum = lanes_exp_sum, .read = lanes_read}

@@ -98,6 +98,9 @@ int canon_program_add(canon_program *p, const canon_op *op) {
     }
     case CANON_OP_HEADS:
       return place(p, op, PHASE_HEADS, 0);
+    case CANON_OP_INDEX:
+      canon_index_needs(p, op);
+      return place(p, op, PHASE_SCORE, 0) || place(p, op, PHASE_SELECT, 0);
     case CANON_OP_FFN: {
       canon_ffn_needs(p, op);
       if (place(p, op, PHASE_UP, op->dst.logits) || place(p, op, PHASE_DOWN, op->dst.logits)) return 1;
@@ -146,6 +149,7 @@ static int64_t lay(canon_program *p, uint8_t *base) {
   p->thread_floats = (p->thread_floats + 15) & ~(int64_t)15;
   p->per_thread = take(base, &at, p->threads * p->thread_floats * 4);
   p->partial = take(base, &at, p->split_floats * 4);
+  p->scores = take(base, &at, 2 * p->threads * p->score_floats * 4);
   for (int32_t i = 0; i < p->angle_n; i++) {
     p->angles[i].cosine = take(base, &at, rows * (p->angles[i].rot / 2) * 4);
     p->angles[i].sine = take(base, &at, rows * (p->angles[i].rot / 2) * 4);
@@ -223,6 +227,8 @@ static int64_t prepare(void *ctx, int32_t index) {
       p->first_chunk[ph->count] = chunks;
       return chunks;
     case PHASE_HEADS: canon_heads_prepare(p, op, &chunks); return chunks;
+    case PHASE_SCORE: canon_score_prepare(p, op, &chunks); return chunks;
+    case PHASE_SELECT: return rows;
     case PHASE_ATTEND: canon_attend_prepare(p, op, &chunks); return chunks;
     case PHASE_UP: canon_ffn_prepare(p, op, 0, &chunks); return chunks;
     default: canon_ffn_prepare(p, op, 1, &chunks); return chunks;
@@ -254,6 +260,8 @@ static void run(void *ctx, int32_t index, int64_t chunk, int32_t thread) {
     }
     case PHASE_PRODUCT: product_chunk(p, ph, chunk); return;
     case PHASE_HEADS: canon_heads_chunk(p, op, chunk); return;
+    case PHASE_SCORE: canon_score_chunk(p, op, chunk, thread); return;
+    case PHASE_SELECT: canon_select_row(p, op, (int32_t)chunk, thread); return;
     case PHASE_ATTEND: canon_attend_chunk(p, op, chunk, thread); return;
     case PHASE_UP: canon_ffn_up(p, op, chunk); return;
     default: canon_ffn_down(p, op, chunk);

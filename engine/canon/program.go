@@ -327,11 +327,12 @@ func (p *Program) KVAppend(kv *KV, layer int, k, v *Buffer) {
 
 // AttentionSpec says how a layer attends.
 type AttentionSpec struct {
-	Heads  int       // query heads; consecutive Heads/KVHeads of them share a key/value head
-	Scale  float32   // factor on scores; 0 = dim^-0.5
-	Window int       // keys seen, the row's own included; 0 = all
-	Sinks  []float32 // [Heads] or nil
-	Values int       // channels of a value in a cache of single vectors; 0 = all
+	Heads  int        // query heads; consecutive Heads/KVHeads of them share a key/value head
+	Scale  float32    // factor on scores; 0 = dim^-0.5
+	Window int        // keys seen, the row's own included; 0 = all
+	Sinks  []float32  // [Heads] or nil
+	Values int        // channels of a value in a cache of single vectors; 0 = all
+	Kept   *Selection // only these positions are attended; nil = all
 }
 
 // Attention: dst [heads*values] = softmax(scale q k) v over the row's sequence up to its own position (rule 6); a value has the
@@ -350,6 +351,14 @@ func (p *Program) Attention(dst, q *Buffer, kv *KV, layer int, s AttentionSpec) 
 		return
 	}
 	op := C.canon_op{kind: C.CANON_OP_ATTENTION, dst: dst.c, src: q.c, kv: kv.c, vec: p.vector(s.Sinks)}
+	if s.Kept != nil {
+		if !kv.spec.Single || s.Kept.rate != 1 || s.Window != 0 {
+			p.fail("chosen positions need a cache of single vectors and no window")
+			return
+		}
+		op.memory, op.ids = kv.c, (*C.int32_t)(&s.Kept.ids[0])
+		op.i[4], op.i[5], op.i[6], op.i[7] = C.int32_t(s.Kept.most), C.int32_t(layer), 1, 1
+	}
 	op.i[0], op.i[1], op.i[2], op.i[3] = C.int32_t(layer), C.int32_t(s.Heads), C.int32_t(s.Window), C.int32_t(s.Values)
 	op.f[0] = C.float(s.Scale)
 	if s.Scale == 0 {

@@ -12,7 +12,7 @@ enum {
 
 // What a phase does. Rows: a run of row operations, each row through all of them while it is in the cache. The others are
 // split over outputs.
-enum { PHASE_ROWS, PHASE_PRODUCT, PHASE_HEADS, PHASE_ATTEND, PHASE_UP, PHASE_DOWN };
+enum { PHASE_ROWS, PHASE_PRODUCT, PHASE_HEADS, PHASE_SCORE, PHASE_SELECT, PHASE_ATTEND, PHASE_UP, PHASE_DOWN };
 typedef struct { int32_t kind, first, count, logits; } canon_phase;
 
 // One group of rows that go through one record: all rows for a shared expert, the rows that chose it for a routed one.
@@ -40,18 +40,18 @@ struct canon_program {
   int64_t inner_bytes[2], inner_groups[2], inner_floats[2];  // between up and down: shared, routed
   int64_t routed_floats;                // outputs of routed experts, one row a (row, rank)
   int64_t experts, slots;
-  int64_t thread_floats, split_floats;
+  int64_t thread_floats, split_floats, score_floats;   // a thread; in all; one list of scores
 
   // Scratch.
   canon_codes codes, inner[2];          // strides are set for each operation
-  float *inner_float[2], *routed_out, *per_thread, *partial;
+  float *inner_float[2], *routed_out, *per_thread, *partial, *scores;
   int32_t *order_row, *order_slot, *count;
   canon_item *items;
 
   // The running step.
   const canon_kernels *k;
   canon_step *step;
-  int32_t item_n, split, split_blocks, parts;
+  int32_t item_n, split, split_blocks, parts, score_blocks;
   int64_t *first_chunk;                 // [ops of a product phase + 1]
   int32_t *tiles_per_chunk;
   int32_t begin;                        // first phase of the running part
@@ -63,6 +63,11 @@ void canon_fault(canon_program *p, int32_t logits, int32_t row, int32_t kind, in
 void canon_attend_prepare(canon_program *p, const canon_op *op, int64_t *chunks);
 void canon_attend_chunk(canon_program *p, const canon_op *op, int64_t chunk, int32_t thread);
 void canon_attend_finish(canon_program *p, const canon_op *op, int32_t row);
+const uint8_t *canon_gather(const canon_kv *kv, const int32_t *pages, int32_t layer, int32_t rate, const int32_t *ids, int32_t first, int32_t n, uint8_t *lanes, uint8_t *rows);
+void canon_index_needs(canon_program *p, const canon_op *op);
+void canon_score_prepare(canon_program *p, const canon_op *op, int64_t *chunks);
+void canon_score_chunk(canon_program *p, const canon_op *op, int64_t chunk, int32_t thread);
+void canon_select_row(canon_program *p, const canon_op *op, int32_t row, int32_t thread);
 void canon_heads_prepare(canon_program *p, const canon_op *op, int64_t *chunks);
 void canon_heads_chunk(canon_program *p, const canon_op *op, int64_t chunk);
 void canon_heads_copy(const canon_op *op, int32_t row);
@@ -81,6 +86,11 @@ static inline int32_t canon_padded(int32_t n, int32_t group) { return group ? (n
 static inline uint8_t *canon_kv_layer(const canon_kv *kv, int32_t page, int32_t layer) {
   int64_t part = (int64_t)kv->heads * kv->dim * canon_form_bytes(kv->form) * (kv->single ? kv->slots : 128);
   return kv->data + ((int64_t)page * kv->layers + layer) * part;
+}
+// Vector i of a cache of single vectors, one for each rate positions: it lies in the page of its last position.
+static inline const uint8_t *canon_kv_entry(const canon_kv *kv, const int32_t *pages, int32_t layer, int32_t i, int32_t rate) {
+  int32_t last = (i + 1) * rate - 1, slot = rate > 64 ? 0 : last % 64 / rate;
+  return canon_kv_layer(kv, pages[last / 64], layer) + (int64_t)slot * kv->heads * kv->dim * canon_form_bytes(kv->form);
 }
 static inline float *canon_row(const canon_buffer *b, int64_t i) { return b->data + i * b->stride; }
 // Tiles that make a chunk worth taking: about two microseconds, yet at least four chunks a thread where there are tiles.

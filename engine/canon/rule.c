@@ -95,6 +95,10 @@ void canon_rule_attention(const float *q, const float *keys, const float *values
   for (int32_t d = 0; d < width; d++) o[d] = o[d] / t.l;
 }
 
+void canon_rule_index(const float *q, const float *w, int32_t heads, const float *keys, int32_t n, int32_t dim, float scale, float weight_scale, float *scores) {
+  for (int32_t i = 0; i < n; i++) scores[i] = canon_index_score(q, w, heads, keys + (int64_t)i * dim, 1, dim, scale, weight_scale);
+}
+
 float canon_rule_store(int32_t form, float x) {
   if (form == CANON_F16) return canon_from_f16(canon_to_f16(x));
   return form == CANON_BF16 ? canon_from_bf16(canon_to_bf16(x)) : x;
