@@ -10,7 +10,8 @@ import (
 type cacheName string
 
 const (
-	cacheKV cacheName = "kv" // keys and values, or latents
+	cacheKV    cacheName = "kv"    // keys and values, or latents
+	cacheIndex cacheName = "index" // keys of the indexer
 )
 
 // caches lists the paged caches of an architecture.
@@ -18,6 +19,9 @@ func (s *Spec) caches(form canon.Form, pages int) map[cacheName]canon.KVSpec {
 	a := s.Attention
 	list := map[cacheName]canon.KVSpec{
 		cacheKV: {Layers: s.Layers, Heads: a.KVHeads, Dim: a.HeadDim, Pages: pages, Form: form, Single: a.Latent != nil},
+	}
+	if a.Latent != nil && a.Latent.Index != nil {
+		list[cacheIndex] = canon.KVSpec{Layers: a.Latent.Index.place(s.Layers), Heads: 1, Dim: a.Latent.Index.Dim, Pages: pages, Form: form, Single: true}
 	}
 	return list
 }

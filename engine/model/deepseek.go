@@ -59,6 +59,41 @@ func glm4MoELite(c *config) Spec {
 	return s
 }
 
+// deepseekV32 is DeepSeek-V3.2: V3 with an indexer on every layer that chooses the positions a row attends.
+func deepseekV32(c *config) Spec {
+	s := c.common()
+	s.NormEps = float32(c.positive("rms_norm_eps", 1e-6))
+	c.latent(&s)
+	s.Pairing = canon.Pairs
+	s.MoE = c.sigmoidGroups(1, true)
+	c.only("topk_method", "noaux_tc")
+	c.only("scoring_func", "sigmoid")
+	s.MLPBias = c.boolean("mlp_bias", false)
+	s.DenseInner = c.integer("intermediate_size", required, 1, 1<<20)
+	s.Dense = c.denseListed(s.Layers, c.integer("first_k_dense_replace", 3, 0, 1024))
+	c.indexed(&s, canon.Half)
+	c.training()
+	return s
+}
+
+// glmMoEDSA is GLM-5: DeepSeek-V3.2 whose indexer rotates neighbours, as its attention does, and which shares what it kept
+// with the layers behind it that have none.
+func glmMoEDSA(c *config) Spec {
+	s := c.common()
+	s.NormEps = float32(c.positive("rms_norm_eps", 1e-5))
+	c.latent(&s)
+	s.Pairing = canon.Pairs
+	s.MoE = c.sigmoidGroups(1, true)
+	c.only("topk_method", "noaux_tc")
+	c.only("scoring_func", "sigmoid")
+	s.MLPBias = c.boolean("mlp_bias", false)
+	s.DenseInner = c.integer("intermediate_size", required, 1, 1<<20)
+	s.Dense = c.denseListed(s.Layers, c.integer("first_k_dense_replace", 3, 0, 1024))
+	c.indexed(&s, canon.Pairs)
+	c.training()
+	return s
+}
+
 // latent reads the geometry of latent attention and its rotation.
 func (c *config) latent(s *Spec) {
 	n := &Latent{

@@ -20,6 +20,7 @@ type Latent struct {
 	Value  int     // channels of a value head
 	Eps    float32 // of the norms of both latents, whatever Spec.NormEps is
 	Bias   bool    // the products from the input have biases
+	Index  *Index  // nil = every position is attended
 }
 
 // latentLayer holds the packed weights of one latent attention block; layer.q makes the queries, from their latent or from
@@ -29,6 +30,7 @@ type latentLayer struct {
 	downBias, kvBias []float32
 	downNorm, norm   []float32
 	keys, values     *canon.Matrix // [heads*rank, plain] and [heads*value, rank]
+	index            *indexLayer   // nil = the layer has no indexer of its own
 }
 
 // latent returns the jobs that read the attention block of layer i.
@@ -54,6 +56,9 @@ func (l *loader) latent(y *layer, i int) []job {
 		if n.Query > 0 {
 			jobs = append(jobs, l.vector(&z.downBias, at+"q_a_proj.bias", n.Query))
 		}
+	}
+	if n.Index != nil && n.Index.Full[i] {
+		jobs = append(jobs, l.indexer(z, i)...)
 	}
 	return jobs
 }
@@ -106,6 +111,7 @@ type latentAttention struct {
 	attended   *canon.Buffer // [heads*rank]
 	values     *canon.Buffer // [heads*value]
 	scale      float32
+	index      indexBuffers
 }
 
 func (b *builder) newLatent() error {
@@ -122,6 +128,9 @@ func (b *builder) newLatent() error {
 	b.mla.latent = b.mla.kv.Slice(0, n.Rank)
 	if n.Query > 0 {
 		b.mla.down = p.Buffer(n.Query)
+	}
+	if n.Index != nil {
+		b.newIndexer()
 	}
 	return nil
 }
@@ -143,7 +152,10 @@ func (b *builder) latent(l int, y *layer) {
 	p.HeadMatMul(g.absorbed, 0, g.q, 0, z.keys, a.Heads)
 	p.HeadCopy(g.absorbed, n.Rank, g.q, n.Plain, n.Rotary, a.Heads)
 	p.Rope(g.absorbed, a.Heads, g.rope, b.spec.Pairing, n.Rank)
-	p.Attention(g.attended, g.absorbed, b.caches[cacheKV], l, canon.AttentionSpec{Heads: a.Heads, Scale: g.scale, Values: n.Rank})
+	if z.index != nil {
+		b.choose(l, z.index)
+	}
+	p.Attention(g.attended, g.absorbed, b.caches[cacheKV], l, canon.AttentionSpec{Heads: a.Heads, Scale: g.scale, Values: n.Rank, Kept: g.index.kept})
 	p.HeadMatMul(g.values, 0, g.attended, 0, z.values, a.Heads)
 	p.MatMul(b.branch, g.values, y.o, y.oBias)
 }

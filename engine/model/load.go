@@ -38,6 +38,9 @@ func (y *layer) attentionBytes() int64 {
 	matrices := []*canon.Matrix{y.q, y.k, y.v, y.o}
 	if y.latent != nil {
 		matrices = append(matrices, y.latent.down, y.latent.kv, y.latent.keys, y.latent.values)
+		if x := y.latent.index; x != nil {
+			matrices = append(matrices, x.q, x.k, x.weights)
+		}
 	}
 	total := int64(0)
 	for _, m := range matrices {

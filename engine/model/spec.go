@@ -134,10 +134,12 @@ var standardNames = Names{
 var families = map[string]func(c *config) Spec{
 	"deepseek_v2":    deepseekV2,
 	"deepseek_v3":    deepseekV3,
+	"deepseek_v32":   deepseekV32,
 	"dots1":          dots1,
 	"ernie4_5_moe":   ernie4_5MoE,
 	"glm4_moe":       glm4MoE,
 	"glm4_moe_lite":  glm4MoELite,
+	"glm_moe_dsa":    glmMoEDSA,
 	"gpt_oss":        gptOss,
 	"granitemoe":     graniteMoE,
 	"hunyuan_v1_moe": hunyuanV1MoE,
