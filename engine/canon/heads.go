@@ -22,7 +22,7 @@ func (b *Buffer) Slice(from, width int) *Buffer {
 	return &v
 }
 
-// HeadMatMul multiplies each of heads equal parts of src by a matrix of its own: m is [heads*out, in] in a float form, head h
+// HeadMatMul multiplies each of heads equal parts of src by a matrix of its own: m is [heads*out, in] in F32, F16 or BF16, head h
 // having its rows h*out and on, and the channels at+j of head h of dst become the product of row j with the channels from+i
 // of head h of src (rule 3).
 func (p *Program) HeadMatMul(dst *Buffer, at int, src *Buffer, from int, m *Matrix, heads int) {
@@ -30,7 +30,7 @@ func (p *Program) HeadMatMul(dst *Buffer, at int, src *Buffer, from int, m *Matr
 		return
 	}
 	if heads <= 0 || m.Rows()%heads != 0 || dst.Width()%heads != 0 || src.Width()%heads != 0 || at < 0 || at+m.Rows()/heads > dst.Width()/heads ||
-		from < 0 || from+m.Cols() > src.Width()/heads || m.Group() != 0 || dst.c.data == src.c.data || dst.c.logits != 0 {
+		from < 0 || from+m.Cols() > src.Width()/heads || m.Form() > BF16 || dst.c.data == src.c.data || dst.c.logits != 0 {
 		p.fail("products of %d heads by %s [%d, %d]: channels %d on of width %d into channels %d on of %d", heads, m.Form(), m.Rows(), m.Cols(), from, src.Width(), at, dst.Width())
 		return
 	}

@@ -51,5 +51,5 @@ func cacheForm(name string) (canon.Form, error) {
 	case "f32":
 		return canon.F32, nil
 	}
-	return 0, fmt.Errorf("model: option KV: %q, want f16, bf16 or f32", name)
+	return 0, fmt.Errorf("model: option KV: %s, want f16, bf16 or f32", name)
 }

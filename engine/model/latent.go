@@ -74,7 +74,9 @@ func (l *loader) expansion(z *latentLayer, module string) job {
 		if err != nil {
 			return err
 		}
-		if source.Form.Quantised() {
+		switch source.Form {
+		case canon.F32, canon.F16, canon.BF16:
+		default:
 			if source, err = canon.Dequantised(source); err != nil {
 				return err
 			}

@@ -20,7 +20,8 @@ import (
 type scheme struct {
 	groups  []group
 	ignore  matcher
-	columns *columns // GPTQ or AutoAWQ; then groups is empty
+	columns *columns   // GPTQ or AutoAWQ; then groups is empty
+	fp8     *fp8Blocks // FP8 in blocks; then groups is empty
 }
 
 // group is one entry of config_groups.
@@ -157,6 +158,9 @@ func readScheme(config []byte) (*scheme, error) {
 	case "gptq", "awq":
 		c, err := readColumns(q.Method, raw)
 		return &scheme{columns: c}, err
+	case "fp8":
+		f, err := readFP8(raw)
+		return &scheme{fp8: f}, err
 	default:
 		return nil, refuse(only, "quant_method %q is not supported", q.Method)
 	}

@@ -58,6 +58,12 @@ func (c *Checkpoint) Source(module string, rows, cols int, s *Scratch) (canon.So
 	case !isPlain:
 		return canon.Source{}, c.refuse(plain, "the configuration promises it: "+again, "missing")
 	}
+	switch t.Type {
+	case "F8_E4M3":
+		return c.fp8Source(module, t, rows, cols, s)
+	case "I8":
+		return c.fp4Source(module, t, rows, cols, s)
+	}
 	if !slices.Equal(t.Shape, []int64{int64(rows), int64(cols)}) {
 		return canon.Source{}, c.refuse(plain, "check config.json against the tensors", "shape %v, but the configuration gives [%d %d]", t.Shape, rows, cols)
 	}

@@ -377,7 +377,7 @@ func TestUnsupportedQuantisationIsNamed(t *testing.T) {
 		want   string
 	}{
 		{wrap(`{"quant_method":"bitsandbytes","bits":4}`), `quant_method "bitsandbytes"`},
-		{wrap(`{"quant_method":"fp8"}`), `quant_method "fp8"`},
+		{wrap(`{"quant_method":"hqq"}`), `quant_method "hqq"`},
 		{wrap(`{"quant_method":"compressed-tensors","format":"nvfp4-pack-quantized"}`), `format "nvfp4-pack-quantized"`},
 		{quantised(`{"num_bits":3,"type":"int","strategy":"group","group_size":32}`), "3-bit int"},
 		{quantised(`{"num_bits":8,"type":"float","strategy":"group","group_size":32}`), "8-bit float"},
