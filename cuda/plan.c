@@ -1,0 +1,191 @@
+//go:build cuda
+
+// Which kernels an operation becomes. One place for geometry, so that a kernel and its launches are changed together.
+#include <string.h>
+#include "plan.h"
+
+#define X(name) "covey_" #name,
+static const char *const names[] = {COVEY_KERNELS(X)};
+#undef X
+const char *covey_kernel_name(int32_t kernel) { return names[kernel]; }
+
+enum { ROW_THREADS = 256, PRODUCT_ROWS = 4, PRODUCT_THREADS = 256, MOST_ROW_BLOCKS = 16 };   // as kernels/product.h
+
+static int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
+static int32_t at_most(int32_t a, int32_t b) { return a < b ? a : b; }
+static int32_t rows_of(const covey_bucket *b, int32_t logits) { return logits ? b->logit_rows : b->rows; }
+
+static int known(const canon_matrix *m) { return m->form >= CANON_F32 && m->form <= CANON_MXFP4; }
+static int known_record(const canon_record *r) { return known(&r->gate) && known(&r->up) && known(&r->down); }
+
+static covey_launch *put(covey_launch *at, int32_t kernel, const canon_op *op, int32_t x, int32_t y, int32_t z, int32_t threads, int64_t shared) {
+  *at = (covey_launch){.kernel = kernel, .grid = {(uint32_t)x, (uint32_t)y, (uint32_t)z}, .threads = (uint32_t)threads, .shared = (uint32_t)shared, .op = *op};
+  return at + 1;
+}
+static int32_t whole_warps(int32_t n, int32_t most) { return at_most((n + 31) / 32 * 32, most); }
+
+static covey_launch *feed_forward(const canon_op *op, const covey_bucket *b, covey_launch *at) {
+  int32_t rows = rows_of(b, op->dst.logits), k = op->i[1], per = ROW_THREADS / 32;
+  if (op->shared_block) {
+    const canon_record *r = &op->shared;
+    int32_t blocks = covey_ceil(rows, PRODUCT_ROWS);
+    at = put(at, COVEY_K_shared_up, op, covey_ceil(r->gate.rows, COVEY_TILE), 1, blocks, PRODUCT_THREADS, 0);
+    if (r->down.group) at = put(at, COVEY_K_shared_inner, op, rows, covey_ceil(r->down.groups, per), 1, ROW_THREADS, 0);
+    at = put(at, COVEY_K_shared_down, op, covey_ceil(r->down.rows, COVEY_TILE), 1, blocks, PRODUCT_THREADS, 0);
+  }
+  if (op->table) {
+    const canon_record *r = &op->routed;
+    int32_t items = at_most(op->i[0], rows * k), blocks = at_most(covey_ceil(rows, PRODUCT_ROWS), MOST_ROW_BLOCKS);
+    at = put(at, COVEY_K_group, op, 1, 1, 1, whole_warps(op->i[0], 1024), 0);
+    at = put(at, COVEY_K_routed_up, op, covey_ceil(r->gate.rows, COVEY_TILE), items, blocks, PRODUCT_THREADS, 0);
+    if (r->down.group) at = put(at, COVEY_K_routed_inner, op, rows * k, covey_ceil(r->down.groups, per), 1, ROW_THREADS, 0);
+    at = put(at, COVEY_K_routed_down, op, covey_ceil(r->down.rows, COVEY_TILE), items, blocks, PRODUCT_THREADS, 0);
+    at = put(at, COVEY_K_combine, op, rows, covey_ceil(op->dst.width, ROW_THREADS), 1, ROW_THREADS, 0);
+  }
+  return at;
+}
+
+int32_t covey_plan(const canon_op *op, const covey_bucket *b, covey_launch *out) {
+  covey_launch *at = out;
+  int32_t rows = rows_of(b, op->dst.logits), columns = covey_ceil(op->dst.width, ROW_THREADS);
+  switch (op->kind) {
+    case CANON_OP_EMBED:
+      if (!known(&op->m)) return -1;
+      at = put(at, COVEY_K_embed, op, rows, columns, 1, ROW_THREADS, 0);
+      break;
+    case CANON_OP_NORM: at = put(at, COVEY_K_norm, op, rows, op->i[0], 1, whole_warps(op->dst.width / op->i[0], ROW_THREADS), 0); break;
+    case CANON_OP_QUANTISE:
+      rows = rows_of(b, op->src.logits);
+      at = put(at, COVEY_K_quantise, op, rows, covey_ceil(covey_ceil(op->src.width, op->i[0]), ROW_THREADS / 32), 1, ROW_THREADS, 0);
+      break;
+    case CANON_OP_MATMUL:
+      if (!known(&op->m)) return -1;
+      at = put(at, COVEY_K_matmul, op, covey_ceil(op->m.rows, COVEY_TILE), covey_ceil(rows, PRODUCT_ROWS), 1, PRODUCT_THREADS, 0);
+      break;
+    case CANON_OP_HEADS:
+      if (!known(&op->m)) return -1;
+      at = put(at, COVEY_K_heads, op, covey_ceil(op->m.rows / op->i[0], COVEY_TILE), covey_ceil(rows, PRODUCT_ROWS), op->i[0], PRODUCT_THREADS, 0);
+      break;
+    case CANON_OP_COPY: at = put(at, COVEY_K_copy, op, rows, op->i[0], 1, whole_warps(op->i[3], ROW_THREADS), 0); break;
+    case CANON_OP_ROPE: at = put(at, COVEY_K_rope, op, rows, op->i[0], 1, whole_warps(op->i[1] / 2, ROW_THREADS), 0); break;
+    case CANON_OP_KV_APPEND: at = put(at, COVEY_K_kv_append, op, b->rows, 1, 1, ROW_THREADS, 0); break;
+    case CANON_OP_ATTENTION: {
+      int64_t split = 4 * (int64_t)(CANON_BLOCK + op->kv.dim + op->i[3]), whole = split + 4 * (int64_t)op->i[3];
+      if (b->split && b->rows <= COVEY_SPLIT_ROWS) {
+        at = put(at, COVEY_K_attend_split, op, rows, op->i[1], b->blocks, CANON_BLOCK, split);
+        at = put(at, COVEY_K_attend_fold, op, rows, op->i[1], 1, whole_warps(op->i[3], ROW_THREADS), 0);
+      } else {
+        at = put(at, COVEY_K_attend, op, rows, op->i[1], 1, CANON_BLOCK, whole);
+      }
+      break;
+    }
+    case CANON_OP_SWIGLU: case CANON_OP_ADD: case CANON_OP_ADD_SCALED: case CANON_OP_SCALE: case CANON_OP_CLAMP:
+      at = put(at, COVEY_K_elementwise, op, rows, columns, 1, ROW_THREADS, 0);
+      break;
+    case CANON_OP_ROUTER:
+      at = put(at, COVEY_K_router, op, b->rows, 1, 1, whole_warps(op->i[1], ROW_THREADS), 9 * (int64_t)op->i[1] + 5 * op->i[3]);
+      break;
+    case CANON_OP_FFN:
+      if ((op->table && !known_record(&op->routed)) || (op->shared_block && !known_record(&op->shared))) return -1;
+      at = feed_forward(op, b, at);
+      break;
+    case CANON_OP_GATHER: at = put(at, COVEY_K_gather, op, rows, columns, 1, ROW_THREADS, 0); break;
+    case CANON_OP_CHECK: at = put(at, COVEY_K_check, op, rows_of(b, op->src.logits), covey_ceil(op->src.width, ROW_THREADS), 1, ROW_THREADS, 0); break;
+    default: return -1;
+  }
+  return (int32_t)(at - out);
+}
+
+static void inner_needs(const canon_record *r, int64_t slots, int32_t which, covey_scratch *s) {
+  s->inner[which] = at_least(s->inner[which], slots * r->gate.rows);
+  s->inner_codes[which] = at_least(s->inner_codes[which], slots * r->down.groups * r->down.group);
+  s->inner_groups[which] = at_least(s->inner_groups[which], slots * r->down.groups);
+}
+
+void covey_needs(const canon_op *op, int32_t rows, covey_scratch *s) {
+  switch (op->kind) {
+    case CANON_OP_QUANTISE: {
+      int64_t groups = (int64_t)rows * covey_ceil(op->src.width, op->i[0]);
+      s->codes = at_least(s->codes, groups * op->i[0]);
+      s->groups = at_least(s->groups, groups);
+      return;
+    }
+    case CANON_OP_ATTENTION:
+      s->partial_row = at_least(s->partial_row, (int64_t)op->i[1] * (op->i[3] + 2));
+      return;
+    case CANON_OP_FFN:
+      if (op->shared_block) inner_needs(&op->shared, rows, 0, s);
+      if (!op->table) return;
+      inner_needs(&op->routed, (int64_t)rows * op->i[1], 1, s);
+      s->routed = at_least(s->routed, (int64_t)rows * op->i[1] * op->dst.width);
+      s->slots = at_least(s->slots, (int64_t)rows * op->i[1]);
+      s->experts = at_least(s->experts, op->i[0]);
+      return;
+  }
+}
+
+// ---- weights -----------------------------------------------------------------------------------------------------------
+
+int64_t covey_plain_size(const canon_matrix *m, int32_t part) {
+  return part == 0 ? packed_codes_size(m) : part == 1 ? packed_scales_size(m) : packed_offsets_size(m);
+}
+int64_t covey_tile_bytes(const canon_matrix *m) { return (int64_t)m->groups * covey_block(m->form, m->group, m->scale_form); }
+
+canon_matrix covey_matrix(const canon_matrix *host, int64_t *at) {
+  canon_matrix m = *host;
+  int64_t *place[3] = {&m.codes_at, &m.scales_at, &m.offsets_at};
+  m.codes = m.scales = m.offsets = 0;
+  m.codes_at = m.scales_at = m.offsets_at = *at;
+  if (covey_tiled(host)) { *at += covey_round(covey_blocks_size(host)); return m; }
+  for (int32_t part = 0; part < 3; part++) {
+    *place[part] = *at;
+    *at += covey_round(covey_plain_size(host, part));
+  }
+  return m;
+}
+int64_t covey_record(const canon_record *host, canon_record *device) {
+  int64_t at = 0;
+  canon_matrix gate = covey_matrix(&host->gate, &at), up = covey_matrix(&host->up, &at), down = covey_matrix(&host->down, &at);
+  *device = *host;
+  device->gate = gate;
+  device->up = up;
+  device->down = down;
+  return at;
+}
+canon_matrix covey_at(canon_matrix m, void *block) { return packed_at(m, block); }
+
+// A word of four bytes holds the same inputs in both layouts: eight nibbles (inputs 0..3 low, 4..7 high), or four bytes, which
+// the device has in two's complement.
+void covey_repack(const canon_matrix *host, int32_t tile, int32_t n, uint8_t *out) {
+  int32_t four = host->form == CANON_INT4, step = four ? 8 : 4, size = covey_form_bytes(host->scale_form), inputs = host->groups * host->group;
+  int64_t before = tile * covey_tile_bytes(host);          // offsets of layout.h count from the matrix's start
+  for (int32_t row = tile * COVEY_TILE; row < (tile + n) * COVEY_TILE; row++) {
+    if (row >= host->rows) {                               // code zero, scale zero
+      for (int32_t c = 0; c < inputs; c += step) {
+        int32_t high;
+        memset(out + covey_code_at(host, row, c, &high) - before, four ? 0x88 : 0, 4);
+      }
+      for (int32_t g = 0; g < host->groups; g++) memset(out + covey_scale_at(host, row, g) - before, 0, (size_t)size);
+      continue;
+    }
+    for (int32_t c = 0; c < inputs; c += step) {
+      int32_t high, up;
+      uint32_t w;
+      memcpy(&w, host->codes + packed_code_at(host, row, c, &up), 4);
+      if (!four) w ^= 0x80808080u;
+      memcpy(out + covey_code_at(host, row, c, &high) - before, &w, 4);
+    }
+    for (int32_t g = 0; g < host->groups; g++)
+      memcpy(out + covey_scale_at(host, row, g) - before, host->scales + packed_scale_at(host, row, g) * size, (size_t)size);
+  }
+}
+
+int32_t covey_vector(const canon_op *op) {
+  switch (op->kind) {
+    case CANON_OP_NORM: return op->dst.width / op->i[0];
+    case CANON_OP_MATMUL: return op->m.rows;
+    case CANON_OP_ROPE: return op->i[1] / 2;
+    case CANON_OP_ATTENTION: case CANON_OP_ROUTER: return op->i[1];
+    default: return 0;
+  }
+}

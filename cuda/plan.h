@@ -1,0 +1,48 @@
+// Launches of a step: which kernels an operation becomes, with what geometry. Shared by the host code and benches.
+#pragma once
+#include "kernels/abi.h"
+
+// Every kernel that the host launches, without the prefix covey_.
+#define COVEY_KERNELS(X)                                                                                                  \
+  X(angles_table) X(embed) X(norm) X(quantise) X(matmul) X(heads) X(copy) X(rope) X(kv_append) X(attend) X(attend_split)   \
+  X(attend_fold) X(elementwise) X(router) X(group) X(routed_up) X(routed_inner) X(routed_down) X(shared_up)                \
+  X(shared_inner) X(shared_down) X(combine) X(gather) X(check)
+#define X(name) COVEY_K_##name,
+enum { COVEY_KERNELS(X) COVEY_KERNEL_COUNT };
+#undef X
+
+enum { COVEY_MOST_LAUNCHES = 16, COVEY_SPLIT_ROWS = 16 };
+
+// What a step may have at most: a plan is made for a bucket and serves every step that fits it.
+typedef struct {
+  int32_t rows, logit_rows;
+  int32_t blocks;          // attention: blocks of 256 positions of the longest row
+  int32_t split;           // whether p->partial has room for rows * blocks of every attention
+} covey_bucket;
+
+typedef struct {
+  int32_t kernel;
+  uint32_t grid[3], threads, shared;
+  canon_op op;             // device addresses
+} covey_launch;
+
+const char *covey_kernel_name(int32_t kernel);
+// The launches of one operation, at most COVEY_MOST_LAUNCHES; -1 if there is no kernel for it.
+int32_t covey_plan(const canon_op *op, const covey_bucket *b, covey_launch *out);
+// Scratch of one operation for steps of `rows` rows, in bytes: the largest of every kind is what a program needs.
+typedef struct { int64_t codes, groups, inner[2], inner_codes[2], inner_groups[2], routed, slots, experts, partial_row; } covey_scratch;
+void covey_needs(const canon_op *op, int32_t rows, covey_scratch *s);
+
+// A weight of the host (addresses or offsets) as it lies on the device, with offsets from at, which moves past it.
+canon_matrix covey_matrix(const canon_matrix *host, int64_t *at);
+// The device's offsets of a record; returns its bytes. host may be device.
+int64_t covey_record(const canon_record *host, canon_record *device);
+// A matrix with offsets from a block, with addresses.
+canon_matrix covey_at(canon_matrix m, void *block);
+// Bytes of what is copied as it lies: codes (part 0), scales (1), offsets (2) of a weight that is not tiled.
+int64_t covey_plain_size(const canon_matrix *m, int32_t part);
+// Tiles tile .. tile + n of a tiled weight of the host (addresses) in the device's layout, each covey_tile_bytes long.
+int64_t covey_tile_bytes(const canon_matrix *m);
+void covey_repack(const canon_matrix *host, int32_t tile, int32_t n, uint8_t *out);
+// Number of floats that op->vec points to; 0 if the kind has none.
+int32_t covey_vector(const canon_op *op);
