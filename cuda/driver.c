@@ -15,7 +15,8 @@ CUresult covey_launch_all(const covey_launch *l, int32_t n, const CUfunction *fu
   for (*at = 0; *at < n; ++*at, l++) {
     if (covey_injected()) return CUDA_ERROR_OPERATING_SYSTEM;
     canon_op op = l->op;
-    void *arguments[] = {&op, &program};
+    int32_t more[2] = {l->more[0], l->more[1]};
+    void *arguments[] = {&op, &program, &more[0], &more[1]};
     CUresult r = cuLaunchKernel(functions[l->kernel], l->grid[0], l->grid[1], l->grid[2], l->threads, 1, 1, l->shared, stream, arguments, 0);
     if (r != CUDA_SUCCESS) return r;
   }

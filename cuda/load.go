@@ -173,18 +173,19 @@ func (l *loader) matrix(m *C.canon_matrix) error {
 
 // weights sends a matrix (host: addresses; device: offsets) to the device, offsets counting from `to`.
 func (l *loader) weights(host, device *C.canon_matrix, to C.CUdeviceptr) error {
-	if C.covey_tiled(host) == 0 { // as it lies
-		parts := [3]struct {
-			at   C.int64_t
-			from *C.uint8_t
-		}{{device.codes_at, host.codes}, {device.scales_at, host.scales}, {device.offsets_at, host.offsets}}
-		for i, p := range parts {
-			if n := int64(C.covey_plain_size(host, C.int32_t(i))); n > 0 {
-				if err := l.upload(to+C.CUdeviceptr(p.at), unsafe.Pointer(p.from), n); err != nil {
-					return err
-				}
+	parts := [4]struct {
+		at   C.int64_t
+		from unsafe.Pointer
+	}{{device.codes_at, unsafe.Pointer(host.codes)}, {device.scales_at, unsafe.Pointer(host.scales)}, {device.offsets_at, unsafe.Pointer(host.offsets)}, {device.bias_at, unsafe.Pointer(host.bias)}}
+	tiled := C.covey_tiled(host) != 0
+	for i, p := range parts {
+		if n := int64(C.covey_plain_size(host, C.int32_t(i))); n > 0 && (i == 3 || !tiled) {
+			if err := l.upload(to+C.CUdeviceptr(p.at), p.from, n); err != nil {
+				return err
 			}
 		}
+	}
+	if !tiled {
 		return nil
 	}
 	tile := int64(C.covey_tile_bytes(host))

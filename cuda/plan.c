@@ -54,6 +54,7 @@ int32_t covey_plan(const canon_op *op, const covey_bucket *b, covey_launch *out)
       at = put(at, COVEY_K_embed, op, rows, columns, 1, ROW_THREADS, 0);
       break;
     case CANON_OP_NORM: at = put(at, COVEY_K_norm, op, rows, op->i[0], 1, whole_warps(op->dst.width / op->i[0], ROW_THREADS), 0); break;
+    case CANON_OP_LAYER_NORM: at = put(at, COVEY_K_layer_norm, op, rows, 1, 1, whole_warps(op->dst.width, ROW_THREADS), 0); break;
     case CANON_OP_QUANTISE:
       rows = rows_of(b, op->src.logits);
       at = put(at, COVEY_K_quantise, op, rows, covey_ceil(covey_ceil(op->src.width, op->i[0]), ROW_THREADS / 32), 1, ROW_THREADS, 0);
@@ -73,13 +74,13 @@ int32_t covey_plan(const canon_op *op, const covey_bucket *b, covey_launch *out)
       int64_t split = 4 * (int64_t)(CANON_BLOCK + op->kv.dim + op->i[3]), whole = split + 4 * (int64_t)op->i[3];
       if (b->split && b->rows <= COVEY_SPLIT_ROWS) {
         at = put(at, COVEY_K_attend_split, op, rows, op->i[1], b->blocks, CANON_BLOCK, split);
-        at = put(at, COVEY_K_attend_fold, op, rows, op->i[1], 1, whole_warps(op->i[3], ROW_THREADS), 0);
+        at = put(at, COVEY_K_attend_join, op, rows, op->i[1], 1, whole_warps(op->i[3], ROW_THREADS), 0);
       } else {
         at = put(at, COVEY_K_attend, op, rows, op->i[1], 1, CANON_BLOCK, whole);
       }
       break;
     }
-    case CANON_OP_SWIGLU: case CANON_OP_ADD: case CANON_OP_ADD_SCALED: case CANON_OP_SCALE: case CANON_OP_CLAMP:
+    case CANON_OP_SWIGLU: case CANON_OP_ADD: case CANON_OP_ADD_SCALED: case CANON_OP_SCALE: case CANON_OP_DIVIDE: case CANON_OP_CLAMP:
       at = put(at, COVEY_K_elementwise, op, rows, columns, 1, ROW_THREADS, 0);
       break;
     case CANON_OP_ROUTER:
@@ -127,19 +128,25 @@ void covey_needs(const canon_op *op, int32_t rows, covey_scratch *s) {
 // ---- weights -----------------------------------------------------------------------------------------------------------
 
 int64_t covey_plain_size(const canon_matrix *m, int32_t part) {
-  return part == 0 ? packed_codes_size(m) : part == 1 ? packed_scales_size(m) : packed_offsets_size(m);
+  switch (part) {
+    case 0: return packed_codes_size(m);
+    case 1: return packed_scales_size(m);
+    case 2: return packed_offsets_size(m);
+    default: return m->bias || m->bias_at ? 4 * (int64_t)m->rows : 0;
+  }
 }
 int64_t covey_tile_bytes(const canon_matrix *m) { return (int64_t)m->groups * covey_block(m->form, m->group, m->scale_form); }
 
 canon_matrix covey_matrix(const canon_matrix *host, int64_t *at) {
   canon_matrix m = *host;
-  int64_t *place[3] = {&m.codes_at, &m.scales_at, &m.offsets_at};
+  int64_t *place[4] = {&m.codes_at, &m.scales_at, &m.offsets_at, &m.bias_at};
   m.codes = m.scales = m.offsets = 0;
-  m.codes_at = m.scales_at = m.offsets_at = *at;
-  if (covey_tiled(host)) { *at += covey_round(covey_blocks_size(host)); return m; }
-  for (int32_t part = 0; part < 3; part++) {
-    *place[part] = *at;
-    *at += covey_round(covey_plain_size(host, part));
+  m.bias = 0;
+  for (int32_t part = 0; part < 4; part++) {
+    int64_t size = covey_plain_size(host, part);
+    if (covey_tiled(host) && part < 3) size = part == 0 ? covey_blocks_size(host) : 0;
+    *place[part] = part < 3 || size ? *at : 0;
+    *at += covey_round(size);
   }
   return m;
 }
@@ -183,6 +190,7 @@ void covey_repack(const canon_matrix *host, int32_t tile, int32_t n, uint8_t *ou
 int32_t covey_vector(const canon_op *op) {
   switch (op->kind) {
     case CANON_OP_NORM: return op->dst.width / op->i[0];
+    case CANON_OP_LAYER_NORM: return 2 * op->dst.width;
     case CANON_OP_MATMUL: return op->m.rows;
     case CANON_OP_ROPE: return op->i[1] / 2;
     case CANON_OP_ATTENTION: case CANON_OP_ROUTER: return op->i[1];

@@ -4,8 +4,8 @@
 
 // Every kernel that the host launches, without the prefix covey_.
 #define COVEY_KERNELS(X)                                                                                                  \
-  X(angles_table) X(embed) X(norm) X(quantise) X(matmul) X(heads) X(copy) X(rope) X(kv_append) X(attend) X(attend_split)   \
-  X(attend_fold) X(elementwise) X(router) X(group) X(routed_up) X(routed_inner) X(routed_down) X(shared_up)                \
+  X(angles_table) X(embed) X(norm) X(layer_norm) X(quantise) X(matmul) X(heads) X(copy) X(rope) X(kv_append) X(attend) X(attend_split)   \
+  X(attend_join) X(elementwise) X(router) X(group) X(routed_up) X(routed_inner) X(routed_down) X(shared_up)                \
   X(shared_inner) X(shared_down) X(combine) X(gather) X(check)
 #define X(name) COVEY_K_##name,
 enum { COVEY_KERNELS(X) COVEY_KERNEL_COUNT };
@@ -23,6 +23,7 @@ typedef struct {
 typedef struct {
   int32_t kernel;
   uint32_t grid[3], threads, shared;
+  int32_t more[2];         // third and fourth argument of the kernels that have them
   canon_op op;             // device addresses
 } covey_launch;
 
@@ -39,7 +40,8 @@ canon_matrix covey_matrix(const canon_matrix *host, int64_t *at);
 int64_t covey_record(const canon_record *host, canon_record *device);
 // A matrix with offsets from a block, with addresses.
 canon_matrix covey_at(canon_matrix m, void *block);
-// Bytes of what is copied as it lies: codes (part 0), scales (1), offsets (2) of a weight that is not tiled.
+// Bytes of what is copied as it lies: codes (part 0), scales (1), offsets (2) of a weight that is not tiled, and
+// any weight's biases (3).
 int64_t covey_plain_size(const canon_matrix *m, int32_t part);
 // Tiles tile .. tile + n of a tiled weight of the host (addresses) in the device's layout, each covey_tile_bytes long.
 int64_t covey_tile_bytes(const canon_matrix *m);

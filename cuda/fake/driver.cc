@@ -28,13 +28,14 @@ unsigned char *emulated_dynamic;
 typedef void (*kernel)(canon_op, const covey_program *);
 enum { MOST_THREADS = 1024, STACK = 64 << 10, MOST_SHARED = 227 << 10 };
 
-struct fiber { void *sp; int done; uint64_t barrier, exchanges; };
+struct fiber { void *sp; int done, waits; uint64_t barrier, exchange; };   // waits: for exchange `exchange` of its warp
 static fiber fibers[MOST_THREADS];
 static char *stacks;
 static void *scheduler;
 static int current;
 static uint64_t passed;                                  // barriers that the block has passed
-static uint64_t slots[MOST_THREADS / 32][2][32];
+struct warp_state { uint64_t slots[2][32], exchanges; int lanes, arrived, done; };
+static warp_state warps[MOST_THREADS / 32];
 static kernel body;
 static const canon_op *body_op;
 static const covey_program *body_program;
@@ -69,9 +70,14 @@ static void *first_frame(char *top, void (*entry)()) {
 #endif
 
 static void leave() { emulated_switch(&fibers[current].sp, scheduler); }
+static void complete(warp_state &w) {
+  if (w.arrived && w.arrived + w.done == w.lanes) { w.exchanges++; w.arrived = 0; }
+}
 static void enter() {
   body(*body_op, body_program);
   fibers[current].done = 1;
+  warps[current / 32].done++;
+  complete(warps[current / 32]);
   for (;;) leave();
 }
 void emulated_barrier() {
@@ -80,34 +86,43 @@ void emulated_barrier() {
 }
 const uint64_t *emulated_exchange(uint64_t v) {
   fiber &f = fibers[current];
-  int warp = current / 32;
-  uint64_t n = f.exchanges++;
-  slots[warp][n & 1][current % 32] = v;
-  for (;;) {
-    bool all = true;
-    for (int t = warp * 32; t < warp * 32 + 32 && t < (int)blockDim.x; t++) all = all && (fibers[t].done || fibers[t].exchanges > n);
-    if (all) return slots[warp][n & 1];
-    leave();
+  warp_state &w = warps[current / 32];
+  uint64_t n = w.exchanges;                              // no lane can be a whole exchange ahead of another
+  w.slots[n & 1][current % 32] = v;
+  w.arrived++;
+  complete(w);
+  f.waits = 1;
+  f.exchange = n;
+  while (w.exchanges <= n) leave();
+  f.waits = 0;
+  return w.slots[n & 1];
+}
+// Runs the lanes of a warp until all wait for the barrier or have ended.
+static void run_warp(int warp) {
+  warp_state &w = warps[warp];
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (int t = warp * 32; t < warp * 32 + w.lanes; t++) {
+      fiber &f = fibers[t];
+      if (f.done || f.barrier > passed || (f.waits && w.exchanges <= f.exchange)) continue;
+      current = t;
+      threadIdx = {(uint32_t)t, 0, 0};
+      emulated_switch(&scheduler, f.sp);
+      moved = true;
+    }
   }
 }
 static void run_block() {
-  int n = (int)blockDim.x, left = n;
+  int n = (int)blockDim.x, count = (n + 31) / 32;
   passed = 0;
-  for (int t = 0; t < n; t++) fibers[t] = {first_frame(stacks + (size_t)(t + 1) * STACK, enter), 0, 0, 0};
-  while (left) {
-    bool waiting = true;                                 // all that are left wait for the barrier
+  for (int t = 0; t < n; t++) fibers[t] = {first_frame(stacks + (size_t)(t + 1) * STACK, enter), 0, 0, 0, 0};
+  for (int w = 0; w < count; w++) { warps[w].exchanges = 0; warps[w].arrived = warps[w].done = 0; warps[w].lanes = n - w * 32 < 32 ? n - w * 32 : 32; }
+  for (int left = 1; left; passed++) {
     left = 0;
-    for (int t = 0; t < n; t++) {
-      if (fibers[t].done) continue;
-      if (fibers[t].barrier > passed) { left++; continue; }
-      current = t;
-      threadIdx = {(uint32_t)t, 0, 0};
-      emulated_switch(&scheduler, fibers[t].sp);
-      if (fibers[t].done) continue;
-      left++;
-      if (fibers[t].barrier <= passed) waiting = false;
+    for (int w = 0; w < count; w++) {
+      run_warp(w);
+      left += warps[w].lanes - warps[w].done;
     }
-    if (left && waiting) passed++;
   }
 }
 static void run_kernel(kernel k, const uint32_t *grid, uint32_t threads, uint32_t shared, const canon_op &op, const covey_program *p) {

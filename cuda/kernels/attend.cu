@@ -1,6 +1,6 @@
 // Attention over paged keys and values (rule 6): blocks of 256 positions, each fresh, folded in ascending order.
 //
-// With few rows every block of positions is a thread block of its own, its part waits in p->partial, and covey_attend_fold
+// With few rows every block of positions is a thread block of its own, its part waits in p->partial, and covey_attend_join
 // folds; with many rows a thread block takes one row and key/value head and folds as it goes. The same operations in the same
 // order. A thread is a key while scores are made (keys lie with the position in lanes) and a channel while values are summed.
 // Reads the sequence's keys and values once a query head. Twin: engine/canon/attention.c.
@@ -92,7 +92,7 @@ COVEY_KERNEL covey_attend_split(COVEY_CONST canon_op op, const covey_program *p)
 }
 
 // grid (rows, query heads). Moves each block's part once.
-COVEY_KERNEL covey_attend_fold(COVEY_CONST canon_op op, const covey_program *p) {
+COVEY_KERNEL covey_attend_join(COVEY_CONST canon_op op, const covey_program *p) {
   int32_t row = blockIdx.x, head = blockIdx.y, n = op.i[3], heads = op.i[1];
   if (row >= p->step.rows) return;
   span s = span_of(op, p, row);

@@ -57,7 +57,7 @@ static __device__ __forceinline__ int32_t work_of(const canon_op &op, const cove
   return 1;
 }
 
-// silu(gate) * up of one tile of the inner width into inner_float [slot, inner].
+// Gated values of one tile of the inner width into inner_float [slot, inner].
 static __device__ __forceinline__ void up_tile(const canon_op &op, const covey_program *p, int routed, float *sums) {
   work w;
   if (!work_of(op, p, routed, &w)) return;
@@ -80,7 +80,8 @@ static __device__ __forceinline__ void up_tile(const canon_op &op, const covey_p
     if (threadIdx.x < COVEY_TILE && o < inner)
       for (int32_t r = 0; r < n; r++) {
         int64_t slot = w.slots ? w.slots[i0 + r] : i0 + r;
-        p->inner_float[routed][slot * inner + o] = canon_siluf(g[r]) * u[r];
+        float a = gate.bias ? g[r] + gate.bias[o] : g[r], b = up.bias ? u[r] + up.bias[o] : u[r];
+        p->inner_float[routed][slot * inner + o] = canon_gated(op.i[2], a, b, op.f[0]);
       }
   }
 }
@@ -117,7 +118,7 @@ static __device__ __forceinline__ void down_tile(const canon_op &op, const covey
       for (int32_t r = 0; r < n; r++) {
         int64_t slot = w.slots ? w.slots[i0 + r] : i0 + r;
         float *y = routed ? p->routed_out + slot * down.rows : row_of(op.dst, slot);
-        y[o] = out[r];
+        y[o] = down.bias ? out[r] + down.bias[o] : out[r];
       }
   }
 }
@@ -135,6 +136,7 @@ COVEY_KERNEL covey_combine(COVEY_CONST canon_op op, const covey_program *p) {
   int32_t row = blockIdx.x, i = blockIdx.y * blockDim.x + threadIdx.x, k = op.i[1];
   if (row >= rows_of(p, op.dst.logits) || i >= op.dst.width) return;
   float *y = row_of(op.dst, row) + i, v = op.shared_block ? *y : 0.0f;
+  if (op.shared_block && op.src2.data) v = v * canon_sigmoidf(*row_of(op.src2, row));
   for (int32_t r = 0; r < k; r++) {
     int64_t slot = (int64_t)row * k + r;
     int32_t id = op.ids[slot];

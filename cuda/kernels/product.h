@@ -82,6 +82,7 @@ static __device__ __forceinline__ void tile_product(const canon_matrix &m, int32
         float scale = m.form == CANON_FP8 ? source_value(m.scale_form, m.scales, source_scale_at(&m, o, c0, m.blocks)) : 0;
 #pragma unroll
         for (int32_t r = 0; r < PRODUCT_ROWS; r++) {
+          if (r >= n) continue;
           float v = warp_tree(acc[r]);
           tot[r] = m.form == CANON_FP8 ? canon_fmaf(scale, v, tot[r]) : v;
         }

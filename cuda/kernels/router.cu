@@ -19,6 +19,16 @@ static __device__ __forceinline__ int32_t best_of(const float *c, const uint8_t 
   return at;
 }
 
+// The sparse mixer's weight of a chosen expert (twin: mixed), by one warp.
+static __device__ __forceinline__ float mixed(const float *z, const uint8_t *gone, int32_t chosen, float threshold, int32_t n) {
+  float m = z[chosen], sum = 0;
+  for (int32_t i = threadIdx.x & 31; i < n; i += 32) {
+    bool out = i != chosen && gone[i];
+    sum = sum + (out || (m - z[i]) / canon_max(canon_float(canon_bits(z[i]) & 0x7fffffffu), m) > threshold ? 0.0f : canon_expf(z[i] - m));
+  }
+  return 1.0f / warp_tree(sum);
+}
+
 // grid (rows), dynamic shared memory 9 bytes an expert and 5 a group, rounded up to 4 each.
 COVEY_KERNEL covey_router(COVEY_CONST canon_op op, const covey_program *p) {
   COVEY_DYNAMIC(float, s);
@@ -42,7 +52,7 @@ COVEY_KERNEL covey_router(COVEY_CONST canon_op op, const covey_program *p) {
   for (int32_t i = t; i < n; i += blockDim.x) {
     float v = z[i];
     if (!canon_finite(v)) fault(p, 0, row, CANON_FAULT_NONFINITE, op.label);
-    s[i] = score == 0 ? canon_expf(v - shared_max) : score == 1 ? v : score == 2 ? canon_sigmoidf(v) : sqrtf(canon_softplusf(v));
+    s[i] = score == 0 ? canon_expf(v - shared_max) : score == 1 || score == 4 ? v : score == 2 ? canon_sigmoidf(v) : sqrtf(canon_softplusf(v));
     int64_t bit = op.i[7] + i;
     gone[i] = ban ? ban[bit / 64] >> (bit % 64) & 1 : 0;
   }
@@ -90,10 +100,11 @@ COVEY_KERNEL covey_router(COVEY_CONST canon_op op, const covey_program *p) {
 
   for (int32_t r = 0; r < top; r++) {
     int32_t best = best_of(c, gone, 0, n);
+    float w = best < 0 ? 0.0f : score == 4 ? mixed(z, gone, best, op.f[3], n) : s[best];
     __syncwarp();
     if (lane == 0) {
       ids[r] = best;
-      weights[r] = best < 0 ? 0.0f : s[best];
+      weights[r] = w;
       if (best < 0) fault(p, 0, row, CANON_FAULT_BANNED, op.label);
       else gone[best] = 1;
     }

@@ -51,6 +51,25 @@ COVEY_KERNEL covey_norm(COVEY_CONST canon_op op, const covey_program *p) {
   }
 }
 
+// LayerNorm of a row (rule 4). grid (rows); twin: canon_layer_norm.
+COVEY_KERNEL covey_layer_norm(COVEY_CONST canon_op op, const covey_program *p) {
+  int32_t row = blockIdx.x, n = op.dst.width;
+  if (row >= rows_of(p, op.dst.logits)) return;
+  const float *x = row_of(op.src, row), *w = op.vec, *b = op.vec + n;
+  float *y = row_of(op.dst, row);
+  __shared__ float mean, factor;
+  if (threadIdx.x < 32) {
+    float s = 0, q = 0;
+    for (int32_t i = threadIdx.x; i < n; i += 32) s = s + x[i];
+    s = warp_tree(s) / (float)n;
+    for (int32_t i = threadIdx.x; i < n; i += 32) { float d = x[i] - s; q = canon_fmaf(d, d, q); }
+    q = warp_tree(q);
+    if (threadIdx.x == 0) { mean = s; factor = canon_rms_factor(q, n, op.f[0]); }
+  }
+  __syncthreads();
+  for (int32_t i = threadIdx.x; i < n; i += blockDim.x) y[i] = ((x[i] - mean) * factor) * w[i] + b[i];
+}
+
 // src to the program's codes, a warp a group. grid (rows, groups / warps); twin: canon_quantise.
 COVEY_KERNEL covey_quantise(COVEY_CONST canon_op op, const covey_program *p) {
   int32_t row = blockIdx.x, group = op.i[0], groups = covey_ceil(op.src.width, group), g = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32;
@@ -103,7 +122,7 @@ COVEY_KERNEL covey_copy(COVEY_CONST canon_op op, const covey_program *p) {
   for (int32_t i = threadIdx.x; i < op.i[3]; i += blockDim.x) y[i] = x[i];
 }
 
-// dst = silu(src) * src2, dst += src, dst += src * f, dst *= f, dst into [f0, f1]. grid (rows, column blocks); twin: row_op.
+// dst = silu(src) * src2, dst += src, dst += src * f, dst *= f, dst /= f, dst into [f0, f1]. grid (rows, column blocks); twin: row_op.
 COVEY_KERNEL covey_elementwise(COVEY_CONST canon_op op, const covey_program *p) {
   int32_t row = blockIdx.x, i = blockIdx.y * blockDim.x + threadIdx.x;
   if (row >= rows_of(p, op.dst.logits) || i >= op.dst.width) return;
@@ -113,6 +132,7 @@ COVEY_KERNEL covey_elementwise(COVEY_CONST canon_op op, const covey_program *p) 
     case CANON_OP_ADD: v = v + x; break;
     case CANON_OP_ADD_SCALED: v = v + (x * op.f[0]); break;
     case CANON_OP_SCALE: v = v * op.f[0]; break;
+    case CANON_OP_DIVIDE: v = v / op.f[0]; break;
     case CANON_OP_CLAMP: v = v < op.f[0] ? op.f[0] : v > op.f[1] ? op.f[1] : v; break;
   }
   *y = v;
