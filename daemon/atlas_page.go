@@ -231,26 +231,27 @@ func (a *atlases) serveExpert(w http.ResponseWriter, r *http.Request) {
 			view.Removals = append(view.Removals, x)
 		}
 	}
-	a.look(r.Context(), &view, doc)
+	view.Examples, view.Together = a.look(r.Context(), doc, layer, id)
 	a.server.render(w, r, http.StatusOK, web.AtlasExpertPage(view))
 }
 
-// look fills in what the batch's texts show of an expert, while the store still has their results.
-func (a *atlases) look(ctx context.Context, view *web.AtlasExpert, doc *opened) {
-	found, err := atlas.LookAt(ctx, a.server.store, doc.stored.Job, doc.Atlas, view.Layer, view.ID, shownExamples)
+// look is what the batch's texts show of an expert, while the store still has their results.
+func (a *atlases) look(ctx context.Context, doc *opened, layer, id int) (examples []web.Example, together []web.Together) {
+	found, err := atlas.LookAt(ctx, a.server.store, doc.stored.Job, doc.Atlas, layer, id, shownExamples)
 	if err != nil {
 		if !errors.Is(err, store.ErrNotFound) {
 			a.server.log.Warn("reading example texts", slog.String("atlas", doc.stored.ID), slog.Any("err", err))
 		}
-		return
+		return nil, nil
 	}
 	for _, e := range found.Examples {
-		view.Examples = append(view.Examples, web.Example{Topic: e.Probe.Topic, Split: e.Probe.Split, Text: e.Probe.Text, Share: e.Share(),
+		examples = append(examples, web.Example{Topic: e.Probe.Topic, Split: e.Probe.Split, Text: e.Probe.Text, Share: e.Share(),
 			Selections: e.Selections, Tokens: len(e.Tokens), Runs: a.runs(doc, e)})
 	}
 	for _, t := range found.Together {
-		view.Together = append(view.Together, web.Together{Layer: t.Expert.Layer, ID: t.Expert.ID, Part: t.Part, Base: t.Base, Tokens: t.Both, Texts: t.Texts})
+		together = append(together, web.Together{Layer: t.Expert.Layer, ID: t.Expert.ID, Part: t.Part, Base: t.Base, Tokens: t.Both, Texts: t.Texts})
 	}
+	return examples, together
 }
 
 // runs cuts a text where its tokens begin or cease to choose the expert; nil when the model whose tokens they are is not
@@ -349,7 +350,8 @@ func compareAtlases(view *web.AtlasComparison, first, second *atlas.Atlas) {
 	view.Rows = view.Rows[:min(comparedRows, len(view.Rows))]
 }
 
-// serveExport serves a file: covey.json, colibri-v1.json, colibri-v2.json, experts.csv, labels.csv or report.html.
+// serveExport serves a file: covey.json, colibri-v1.json, colibri-v2.json, experts.csv, labels.csv, report.html,
+// or mask.json with ?coverage= and ?topic=.
 func (a *atlases) serveExport(w http.ResponseWriter, r *http.Request) {
 	doc, err := a.open(r.Context(), r.PathValue("id"))
 	if err != nil {
@@ -371,13 +373,14 @@ func (a *atlases) serveExport(w http.ResponseWriter, r *http.Request) {
 		"colibri-v2.json": {"application/json", ".v2.json", doc.WriteColibriV2},
 		"experts.csv":     {"text/csv; charset=utf-8", ".csv", doc.WriteCSV},
 		"labels.csv":      {"text/csv; charset=utf-8", ".labels.csv", doc.WriteLabelsCSV},
+		"mask.json": {"application/json", ".mask.json", func(w io.Writer) error { return writeMask(w, doc.Atlas, r.URL.Query()) }},
 		"report.html": {"text/html; charset=utf-8", ".report.html", func(w io.Writer) error {
 			return WriteReport(r.Context(), w, doc.Atlas)
 		}},
 	}
 	form, ok := forms[r.PathValue("form")]
 	if !ok {
-		refuse(w, r, http.StatusNotFound, problem(KindUsage, "not_found", "use covey.json, colibri-v1.json, colibri-v2.json, experts.csv, labels.csv or report.html", nil, "there is no such export"))
+		refuse(w, r, http.StatusNotFound, problem(KindUsage, "not_found", "use covey.json, colibri-v1.json, colibri-v2.json, experts.csv, labels.csv, mask.json or report.html", nil, "there is no such export"))
 		return
 	}
 	var b strings.Builder
@@ -387,6 +390,32 @@ func (a *atlases) serveExport(w http.ResponseWriter, r *http.Request) {
 	}
 	attach(w, form.mime, fileName(doc.stored.Name)+form.name)
 	io.WriteString(w, b.String()) // the client is gone if this fails
+}
+
+// writeMask writes the experts to keep: ?coverage= of the selections (0.9 when not given), of the texts of ?topic= or of all.
+func writeMask(w io.Writer, doc *atlas.Atlas, query url.Values) error {
+	rule := atlas.MaskRule{Coverage: 0.9}
+	if text := query.Get("coverage"); text != "" {
+		v, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return fmt.Errorf("coverage %q is no number", text)
+		}
+		rule.Coverage = v
+	}
+	for _, t := range query["topic"] {
+		if t != "" {
+			rule.Topics = append(rule.Topics, t)
+		}
+	}
+	m, err := doc.Mask(rule)
+	if err != nil {
+		return err
+	}
+	document, err := m.File(doc).Encode()
+	if err == nil {
+		_, err = w.Write(document)
+	}
+	return err
 }
 
 // goodName cuts a name to what lists can show.

@@ -172,6 +172,10 @@ func TestABatchIsCancelledGoesOnAndBecomesAnAtlas(t *testing.T) {
 	file := get(at + "/export/covey.json")
 	get(at+"/export/colibri-v1.json", `"experts"`)
 	get(at+"/export/experts.csv", "layer,expert,state,topic")
+	get(at+"/export/mask.json?coverage=0.5&topic=law", `"format":"covey.mask"`, `"keep":[`)
+	if code, _, body := d.get(at + "/export/mask.json?coverage=2"); code != 400 || !strings.Contains(body, "at most 1") {
+		t.Errorf("a mask of twice the selections: %d %.200s", code, body)
+	}
 	get(at+"/export/labels.csv", "layer,expert,topic,lift")
 	get(at+"/export/report.html", "What was found", "Method, word by word", "What was measured with what")
 	imported := func(name, file string) string {
