@@ -373,7 +373,7 @@ func (a *atlases) serveExport(w http.ResponseWriter, r *http.Request) {
 		"colibri-v2.json": {"application/json", ".v2.json", doc.WriteColibriV2},
 		"experts.csv":     {"text/csv; charset=utf-8", ".csv", doc.WriteCSV},
 		"labels.csv":      {"text/csv; charset=utf-8", ".labels.csv", doc.WriteLabelsCSV},
-		"mask.json": {"application/json", ".mask.json", func(w io.Writer) error { return writeMask(w, doc.Atlas, r.URL.Query()) }},
+		"mask.json":       {"application/json", ".mask.json", func(w io.Writer) error { return writeMask(w, doc.Atlas, r.URL.Query()) }},
 		"report.html": {"text/html; charset=utf-8", ".report.html", func(w io.Writer) error {
 			return WriteReport(r.Context(), w, doc.Atlas)
 		}},
