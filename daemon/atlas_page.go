@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -468,7 +469,11 @@ func (a *atlases) serveImport(w http.ResponseWriter, r *http.Request) {
 	}
 	doc, err := a.read(name, file)
 	if err != nil {
-		refuse(w, r, http.StatusBadRequest, problem(KindInput, "invalid", "import covey.atlas.json, or an atlas of colibri (v1 or v2)", err, "this file is no atlas"))
+		if usage, usageErr := atlas.ReadUsage(bytes.NewReader(file)); usageErr == nil {
+			a.showUsage(w, r, name, usage)
+			return
+		}
+		refuse(w, r, http.StatusBadRequest, problem(KindInput, "invalid", "import covey.atlas.json, an atlas of colibri (v1 or v2) or its .coli_usage", err, "this file is no atlas"))
 		return
 	}
 	saved, err := a.save(r.Context(), doc, "")
@@ -478,4 +483,67 @@ func (a *atlases) serveImport(w http.ResponseWriter, r *http.Request) {
 	}
 	a.server.log.Info("atlas imported", slog.String("atlas", saved.ID), slog.Int64("bytes", saved.Size))
 	http.Redirect(w, r, "/atlas/"+saved.ID, http.StatusSeeOther)
+}
+
+// usageRows is how many experts of a usage history are shown.
+const usageRows = 100
+
+// showUsage shows a usage history of another program, the largest loads first, with the labels of the newest atlas that
+// has all of its experts beside. It is not stored.
+func (a *atlases) showUsage(w http.ResponseWriter, r *http.Request, name string, u *atlas.Usage) {
+	view := web.Usage{Page: a.server.newPage(r, "atlas", "Usage history"), Name: name, Total: u.Total, Experts: len(u.Counts)}
+	sums, named := map[int]int64{}, map[int]int{}
+	for x, n := range u.Counts {
+		sums[x.Layer] += n
+		named[x.Layer]++
+	}
+	view.Layers = len(sums)
+	doc := a.fitting(r.Context(), u)
+	if doc != nil {
+		view.Atlas, view.AtlasName = doc.stored.ID, doc.stored.Name
+	}
+	for x, n := range u.Counts {
+		if sums[x.Layer] == 0 {
+			continue
+		}
+		share := float64(n) / float64(sums[x.Layer])
+		view.Rows = append(view.Rows, web.UsageRow{Layer: x.Layer, ID: x.ID, Count: n, Share: share, Load: share * float64(named[x.Layer])})
+	}
+	slices.SortFunc(view.Rows, func(x, y web.UsageRow) int {
+		return cmp.Or(cmp.Compare(y.Load, x.Load), cmp.Compare(x.Layer, y.Layer), cmp.Compare(x.ID, y.ID))
+	})
+	if len(view.Rows) > usageRows {
+		view.Rows, view.More = view.Rows[:usageRows], len(view.Rows)-usageRows
+	}
+	if doc != nil {
+		for i := range view.Rows {
+			row := &view.Rows[i]
+			if topics := expertTopics(doc.Atlas, doc.Expert(row.Layer, row.ID)); len(topics) > 0 && topics[0].Labelled {
+				row.Top = &topics[0]
+			}
+		}
+	}
+	a.server.render(w, r, http.StatusOK, web.UsagePage(view))
+}
+
+// fitting is the newest atlas that holds every expert of a usage history; nil = none.
+func (a *atlases) fitting(ctx context.Context, u *atlas.Usage) *opened {
+	list, err := a.server.store.Atlases(ctx, "")
+	if err != nil {
+		return nil
+	}
+	for _, item := range list[:min(keptAtlases, len(list))] {
+		doc, err := a.open(ctx, item.ID)
+		if err != nil {
+			continue
+		}
+		fits := true
+		for x := range u.Counts {
+			fits = fits && doc.Expert(x.Layer, x.ID) != nil
+		}
+		if fits {
+			return doc
+		}
+	}
+	return nil
 }

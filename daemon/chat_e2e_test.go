@@ -135,7 +135,13 @@ func eval[T any](b *tab, expression string) T {
 // until waits for a JavaScript condition; the page's text is the report if it never holds.
 func (b *tab) until(condition string) {
 	b.t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	b.within(patience, condition)
+}
+
+// within is until for what takes longer: a batch of texts.
+func (b *tab) within(d time.Duration, condition string) {
+	b.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); {
 		if v, err := run(b, 5*time.Second, chromedp.Evaluate[bool]("!!("+condition+")")); err == nil && v {
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 )
@@ -101,6 +102,9 @@ func TestExpertsLightUpWhileAnotherTabGenerates(t *testing.T) {
 	chat.healthy()
 }
 
+// batchPatience is how long a batch of a few dozen texts may take on a busy machine.
+const batchPatience = 5 * time.Minute
+
 func TestAProbeBatchRunsFromThePageToItsAtlas(t *testing.T) {
 	d := modelDaemon(t)
 	b := openBrowser(t)()
@@ -131,7 +135,7 @@ func TestAProbeBatchRunsFromThePageToItsAtlas(t *testing.T) {
 	b.shoot("jobs-findings-light")
 	fill(tellingSet(t))
 	b.click(`#job-form button[value="start"]`)
-	b.until(`document.querySelector('.job a[href^="/atlas/"]')`) // the row changes by itself
+	b.within(batchPatience, `document.querySelector('.job a[href^="/atlas/"]')`) // the row changes by itself
 	b.shoot("jobs-done-light")
 	b.click(`.job a[href^="/atlas/"]`)
 	b.until(`location.pathname.startsWith("/atlas/") && document.querySelector(".facts")`)
@@ -149,7 +153,7 @@ func TestAProbeBatchRunsFromThePageToItsAtlas(t *testing.T) {
 	eval[bool](b, `(() => { const f = document.querySelector('form[action$="/ablate"]'); f.labels.value = 1; f.groups.checked = false; f.requestSubmit(); return true })()`)
 	b.until(`location.pathname === "/jobs" && document.querySelectorAll(".job").length === 2`)
 	b.live()
-	b.until(`document.querySelectorAll('.job[data-state="done"]').length === 2`)
+	b.within(batchPatience, `document.querySelectorAll('.job[data-state="done"]').length === 2`)
 	b.do(chromedp.Navigate(d.base + address + "#removal"))
 	b.until(`/matters|not shown/.test(document.querySelector("[aria-labelledby=removal] tbody")?.innerText)`)
 	b.shoot("atlas-removal-light")
