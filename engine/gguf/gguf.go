@@ -542,6 +542,9 @@ func (f *File) Text(key string) (string, bool, error) {
 // content reads the bytes of a string or array.
 func (f *File) content(key string, v value) ([]byte, error) {
 	b := make([]byte, v.size)
+	if v.size == 0 {
+		return b, nil // it may lie at the very end
+	}
 	if _, err := f.reader.ReadAt(b, v.at); err != nil {
 		return nil, fmt.Errorf("gguf: metadata %q: reading %d bytes at byte %d: %w", key, v.size, v.at, err)
 	}
