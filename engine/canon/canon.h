@@ -313,6 +313,50 @@ CANON_FN void canon_fold(canon_state *t, float m_b, float l_b, float *old, float
 }
 CANON_FN float canon_fold_channel(float o, float o_b, float old, float fresh) { return canon_fmaf(o, old, o_b * fresh); }
 
+// ---- pooling (rule 7) and stream mixers (rule 10) ----------------------------------------------------------------------
+
+// One more item of a softmax over time: the largest gate m, the sum l of exp(gate - m) and the weighted sum o. Starts from
+// (-inf, 0, 0); the pooled value is o / l.
+CANON_FN void canon_pool_item(float *m, float *l, float *o, float gate, float value) {
+  float top = canon_max(*m, gate), old = canon_expf(*m - top), fresh = canon_expf(gate - top);
+  *l = canon_fmaf(*l, old, fresh);
+  *o = canon_fmaf(*o, old, value * fresh);
+  *m = top;
+}
+
+// Weights of m residual streams from z = (in [m], out [m], mixing [m, m], source first), in place: in = sigmoid + eps,
+// out = 2 sigmoid, mixing = a softmax over each row + eps whose columns, then rows and columns in turn, are divided by their
+// sums + eps (Sinkhorn).
+CANON_FN void canon_mix(float *z, const float *base, const float *scale, int32_t m, int32_t rounds, float eps) {
+  for (int32_t i = 0; i < m; i++) z[i] = canon_sigmoidf(z[i] * scale[0] + base[i]) + eps;
+  for (int32_t i = m; i < 2 * m; i++) z[i] = 2.0f * canon_sigmoidf(z[i] * scale[1] + base[i]);
+  float *c = z + 2 * m;
+  for (int32_t i = 0; i < m * m; i++) c[i] = c[i] * scale[2] + base[2 * m + i];
+  for (int32_t i = 0; i < m; i++) {
+    float top = c[i * m], sum = 0;
+    for (int32_t j = 1; j < m; j++) top = canon_max(c[i * m + j], top);
+    for (int32_t j = 0; j < m; j++) { c[i * m + j] = canon_expf(c[i * m + j] - top); sum = sum + c[i * m + j]; }
+    for (int32_t j = 0; j < m; j++) c[i * m + j] = c[i * m + j] / sum + eps;
+  }
+  for (int32_t r = 0; r < rounds; r++) {
+    if (r > 0)
+      for (int32_t i = 0; i < m; i++) {
+        float sum = 0;
+        for (int32_t j = 0; j < m; j++) sum = sum + c[i * m + j];
+        for (int32_t j = 0; j < m; j++) c[i * m + j] = c[i * m + j] / (sum + eps);
+      }
+    for (int32_t j = 0; j < m; j++) {
+      float sum = 0;
+      for (int32_t i = 0; i < m; i++) sum = sum + c[i * m + j];
+      for (int32_t i = 0; i < m; i++) c[i * m + j] = c[i * m + j] / (sum + eps);
+    }
+  }
+}
+// Weights by which the streams join at the end of a model.
+CANON_FN void canon_mix_head(float *z, const float *base, const float *scale, int32_t m, float eps) {
+  for (int32_t i = 0; i < m; i++) z[i] = canon_sigmoidf(z[i] * scale[0] + base[i]) + eps;
+}
+
 // ---- router (rule 8) ---------------------------------------------------------------------------------------------------
 
 // Whether candidate (a, i) comes before (b, j): score descending, index ascending, -0 equal to +0, NaN last.

@@ -43,7 +43,7 @@ enum {
   CANON_OP_LAYER_NORM, // f: eps; vec: weights, then biases
   CANON_OP_QUANTISE,   // src to the program's codes; i: group
   CANON_OP_MATMUL,     // dst = src m^T + vec
-  CANON_OP_ROPE,       // dst in place; vec: inverse frequencies; i: heads, rot, pairing, offset; d: factor
+  CANON_OP_ROPE,       // dst in place; vec: inverse frequencies; i: heads, rot, pairing, offset, -, 1 to turn back; d: factor
   CANON_OP_KV_APPEND,  // src keys, src2 values; i: layer
   CANON_OP_ATTENTION,  // dst, src queries; vec: sinks or null; i: layer, heads, window, channels of a value, and of memory: kept keys (ids; 0 = all), layer, rate (0 = no memory), 1 if nothing but memory is attended; f: scale
   CANON_OP_SWIGLU,     // dst = silu(src) * src2
@@ -52,12 +52,16 @@ enum {
   CANON_OP_SCALE,      // dst *= f
   CANON_OP_DIVIDE,     // dst /= f
   CANON_OP_CLAMP,      // dst into [f0, f1]
-  CANON_OP_ROUTER,     // src logits to ids, weights; vec: bias; i: score, experts, k, groups, top groups, group max, normalise, first bit of its bans; f: eps, least sum, scale, threshold of the sparse mixer
+  CANON_OP_ROUTER,     // src logits to ids, weights; vec: bias; i: score, experts, k, groups, top groups, group max, normalise, first bit of its bans; f: eps, least sum, scale, threshold of the sparse mixer; table: experts by token, or null
   CANON_OP_FFN,        // dst = shared(src) * sigmoid(src2) + routed, src2 [1] or none; i: experts, k, activation; f: limit
   CANON_OP_GATHER,     // dst[i] = src[logit_row[i]]
   CANON_OP_CHECK,      // rows of src must be finite
   CANON_OP_HEADS,      // dst of each head = m of the head times src of the head; i: heads, first channel in dst and in src
   CANON_OP_INDEX,      // src queries, src2 weights to ids, the kept keys of kv; i: layer, heads, most kept, rate; f: scale of scores and of weights
+  CANON_OP_POOL,       // dst pooled, of src values and src2 gates; kv: state; vec: gates by place; i: layer, rate, 1 if windows overlap
+  CANON_OP_ENTRY,      // src pooled rows that end a window are normed, turned and stored in kv; vec: norm; weights: inverse frequencies; i: layer, rate, rot; f: eps; d: factor
+  CANON_OP_MIX_IN,     // dst = streams of src, by weights made in place of src2; vec: bases, then scales; i: streams, rounds, 1 for the head; f: eps
+  CANON_OP_MIX_OUT,    // dst streams = mixed streams plus src, by weights src2; i: streams
   CANON_OP_COPY,       // channels of each head; i: heads, first channel in dst and in src, channels
 };
 
@@ -152,10 +156,17 @@ void canon_rule_norm(float *y, const float *x, const float *w, int32_t n, float 
 void canon_rule_layer_norm(float *y, const float *x, const float *w, const float *b, int32_t n, float eps);
 void canon_rule_gated(int32_t activation, float limit, float *y, const float *gate, const float *up, int32_t n);
 void canon_rule_rotate(float *x, int32_t rot, int32_t pairs, int32_t position, const float *inv, double factor);
-// keys [pos+1, dim] and values [pos+1, width] already rounded to their stored form; attends lo..pos; sink may be null.
-void canon_rule_attention(const float *q, const float *keys, const float *values, int32_t dim, int32_t width, int32_t lo, int32_t pos, float scale, const float *sink, float *o);
+// keys [pos+1, dim] and values [pos+1, width] already rounded to their stored form; attends lo..pos, then the vectors of
+// memory [listed, dim], key and value in one; sink may be null.
+void canon_rule_attention(const float *q, const float *keys, const float *values, int32_t dim, int32_t width, int32_t lo, int32_t pos, const float *memory, int32_t listed, float scale, const float *sink, float *o);
 // Scores of keys [n, dim] for an indexer.
 void canon_rule_index(const float *q, const float *w, int32_t heads, const float *keys, int32_t n, int32_t dim, float scale, float weight_scale, float *scores);
+float canon_rule_lowest(void);
+void canon_rule_divide(float *x, const float *d, int32_t n);
+// Pools one more item into n states.
+void canon_rule_pool(float *m, float *l, float *o, const float *gate, const float *place, const float *value, int32_t n);
+// Weights of the streams from z [(2 + m) * m] (or [m] for the head), in place.
+void canon_rule_mix(float *z, const float *base, const float *scale, int32_t m, int32_t rounds, float eps, int32_t head);
 float canon_rule_store(int32_t form, float x);
 float canon_rule_soft_fma(float a, float b, float c);
 float canon_rule_sum(const float *x, int32_t n);

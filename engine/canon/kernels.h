@@ -1,6 +1,6 @@
 // The table of functions that each instruction set fills. Every function gives the bits of canon.h.
 #pragma once
-#include "source.h"
+#include "engine.h"
 
 // Quantised rows (rule 1).
 typedef struct {
@@ -67,6 +67,7 @@ typedef struct {
   void (*store)(int32_t form, const float *x, int32_t n, void *out);
   void (*attend)(const canon_attend *a);
   void (*index)(const canon_index *a);
+  void (*pool)(float *m, float *l, float *o, const float *gate, const float *place, const float *value, int32_t n);
   int (*finite)(const float *x, int32_t n);
   float (*highest)(const float *x, int32_t n);                        // largest of finite values; -inf for none
   float (*exp_sum)(const float *x, float m, int32_t n);               // sum of exp(x - m) in 32 lanes and the tree
@@ -79,3 +80,4 @@ const canon_kernels *canon_kernels_avx512(void);
 const canon_kernels *canon_kernels_vnni(void);
 const canon_kernels *canon_kernels_for(int isa);  // null unless supported
 
+static inline int64_t canon_form_bytes(int32_t form) { return form == CANON_F32 ? 4 : form == CANON_F16 || form == CANON_BF16 ? 2 : 1; }

@@ -385,10 +385,22 @@ static void lanes_index(const canon_index *a) {
   }
 }
 
+// One more item for n channels; bound by two exponentials a channel.
+static void lanes_pool(float *m, float *l, float *o, const float *gate, const float *place, const float *value, int32_t n) {
+  for (int32_t i = 0; i < n; i += VL) {
+    int k = n - i < VL ? n - i : VL;
+    vf a = v_load_n(m + i, k), g = v_add(v_load_n(gate + i, k), v_load_n(place + i, k)), top = v_max(a, g);
+    vf old = v_exp(v_sub(a, top)), fresh = v_exp(v_sub(g, top));
+    v_store_n(l + i, v_fma(v_load_n(l + i, k), old, fresh), k);
+    v_store_n(o + i, v_fma(v_load_n(o + i, k), old, v_mul(v_load_n(value + i, k), fresh)), k);
+    v_store_n(m + i, top, k);
+  }
+}
+
 #define LANES_TABLE(PRODUCT, QUANTISE)                                                                                   \
   {.quantise = QUANTISE, .product = PRODUCT, .norm = lanes_norm, .layer_norm = lanes_layer_norm,     \
    .swiglu = lanes_swiglu, .gated = lanes_gated, .add = lanes_add,                                                        \
    .add_scaled = lanes_add_scaled, .scale = lanes_scale, .clamp = lanes_clamp, .accumulate = lanes_accumulate,           \
    .exp_minus = lanes_exp_minus, .sigmoid = lanes_sigmoid, .divide = lanes_divide, .fold = lanes_fold, .rotate = lanes_rotate,                     \
-   .store = lanes_store, .attend = lanes_attend, .index = lanes_index, .finite = lanes_finite,             \
+   .store = lanes_store, .attend = lanes_attend, .index = lanes_index, .pool = lanes_pool, .finite = lanes_finite,             \
    .highest = lanes_highest, .exp_sum = lanes_exp_sum, .read = lanes_read}

@@ -98,6 +98,14 @@ int canon_program_add(canon_program *p, const canon_op *op) {
     }
     case CANON_OP_HEADS:
       return place(p, op, PHASE_HEADS, 0);
+    case CANON_OP_POOL:
+      return place(p, op, PHASE_POOL, 0);
+    case CANON_OP_ENTRY:
+      p->thread_floats = canon_at_least(p->thread_floats, op->src.width + op->i[2]);
+      return place(p, op, PHASE_ROWS, 0);
+    case CANON_OP_MIX_OUT:
+      p->thread_floats = canon_at_least(p->thread_floats, op->dst.width);
+      return place(p, op, PHASE_ROWS, 0);
     case CANON_OP_INDEX:
       canon_index_needs(p, op);
       return place(p, op, PHASE_SCORE, 0) || place(p, op, PHASE_SELECT, 0);
@@ -227,6 +235,7 @@ static int64_t prepare(void *ctx, int32_t index) {
       p->first_chunk[ph->count] = chunks;
       return chunks;
     case PHASE_HEADS: canon_heads_prepare(p, op, &chunks); return chunks;
+    case PHASE_POOL: canon_pool_prepare(p, op, &chunks); return chunks;
     case PHASE_SCORE: canon_score_prepare(p, op, &chunks); return chunks;
     case PHASE_SELECT: return rows;
     case PHASE_ATTEND: canon_attend_prepare(p, op, &chunks); return chunks;
@@ -260,6 +269,7 @@ static void run(void *ctx, int32_t index, int64_t chunk, int32_t thread) {
     }
     case PHASE_PRODUCT: product_chunk(p, ph, chunk); return;
     case PHASE_HEADS: canon_heads_chunk(p, op, chunk); return;
+    case PHASE_POOL: canon_pool_chunk(p, op, chunk); return;
     case PHASE_SCORE: canon_score_chunk(p, op, chunk, thread); return;
     case PHASE_SELECT: canon_select_row(p, op, (int32_t)chunk, thread); return;
     case PHASE_ATTEND: canon_attend_chunk(p, op, chunk, thread); return;

@@ -291,15 +291,24 @@ func (p *Program) quantise(src *Buffer, group int) {
 
 // Rope rotates the channels [offset, offset+Rot) of each of heads parts of buf in place by the angle of the row's position.
 func (p *Program) Rope(buf *Buffer, heads int, r *Rope, pairing Pairing, offset int) {
+	p.turn(buf, heads, r, pairing, offset, false)
+}
+
+// RopeBack is Rope by the opposite angle.
+func (p *Program) RopeBack(buf *Buffer, heads int, r *Rope, pairing Pairing, offset int) {
+	p.turn(buf, heads, r, pairing, offset, true)
+}
+
+func (p *Program) turn(buf *Buffer, heads int, r *Rope, pairing Pairing, offset int, back bool) {
 	if !p.same(buf) {
 		return
 	}
-	if heads <= 0 || buf.Width()%heads != 0 || offset < 0 || offset+r.spec.Rot > buf.Width()/heads || buf.c.logits != 0 {
+	if heads <= 0 || buf.Width()%heads != 0 || offset < 0 || offset+r.spec.Rot > buf.Width()/heads || r.spec.Rot > 4096 || buf.c.logits != 0 {
 		p.fail("rope of %d channels at %d of %d heads in width %d", r.spec.Rot, offset, heads, buf.Width())
 		return
 	}
 	op := C.canon_op{kind: C.CANON_OP_ROPE, dst: buf.c, vec: (*C.float)(&r.inv[0])}
-	op.i[0], op.i[1], op.i[2], op.i[3] = C.int32_t(heads), C.int32_t(r.spec.Rot), C.int32_t(pairing), C.int32_t(offset)
+	op.i[0], op.i[1], op.i[2], op.i[3], op.i[5] = C.int32_t(heads), C.int32_t(r.spec.Rot), C.int32_t(pairing), C.int32_t(offset), C.int32_t(b2i(back))
 	op.d = C.double(r.factor)
 	p.add(op)
 }
@@ -317,12 +326,19 @@ func (p *Program) KVAppend(kv *KV, layer int, k, v *Buffer) {
 		p.fail("keys of width %d and values of %d into layer %d of a cache of %d layers, %d heads of %d", k.Width(), v.Width(), layer, kv.spec.Layers, kv.spec.Heads, kv.spec.Dim)
 		return
 	}
-	if !slices.Contains(p.kvs, kv) {
-		p.kvs = append(p.kvs, kv)
-	}
+	p.uses(kv)
 	op := C.canon_op{kind: C.CANON_OP_KV_APPEND, src: k.c, src2: v.c, kv: kv.c}
 	op.i[0] = C.int32_t(layer)
 	p.add(op)
+}
+
+// uses makes steps check their pages against a cache.
+func (p *Program) uses(kvs ...*KV) {
+	for _, kv := range kvs {
+		if !slices.Contains(p.kvs, kv) {
+			p.kvs = append(p.kvs, kv)
+		}
+	}
 }
 
 // AttentionSpec says how a layer attends.
@@ -332,7 +348,12 @@ type AttentionSpec struct {
 	Window int        // keys seen, the row's own included; 0 = all
 	Sinks  []float32  // [Heads] or nil
 	Values int        // channels of a value in a cache of single vectors; 0 = all
-	Kept   *Selection // only these positions are attended; nil = all
+	Kept   *Selection // without a memory: only these positions are attended; with one: only these of its vectors; nil = all
+
+	// Memory holds further vectors, one for Rate positions, that a row attends behind the positions, in blocks by rank.
+	Memory      *KV
+	MemoryLayer int
+	Rate        int
 }
 
 // Attention: dst [heads*values] = softmax(scale q k) v over the row's sequence up to its own position (rule 6); a value has the
@@ -351,13 +372,23 @@ func (p *Program) Attention(dst, q *Buffer, kv *KV, layer int, s AttentionSpec) 
 		return
 	}
 	op := C.canon_op{kind: C.CANON_OP_ATTENTION, dst: dst.c, src: q.c, kv: kv.c, vec: p.vector(s.Sinks)}
-	if s.Kept != nil {
+	switch m := s.Memory; {
+	case m != nil:
+		if !kv.spec.Single || !m.spec.Single || m.spec.Dim != kv.spec.Dim || m.spec.Heads != 1 || m.spec.Form != kv.spec.Form || s.Rate <= 0 || m.spec.Slots != max(PageTokens/s.Rate, 1) ||
+			s.MemoryLayer < 0 || s.MemoryLayer >= m.spec.Layers || s.Kept != nil && s.Kept.rate != s.Rate {
+			p.fail("a memory of one vector for %d positions, %+v, does not fit", s.Rate, m.spec)
+			return
+		}
+		op.memory, op.i[5], op.i[6] = m.c, C.int32_t(s.MemoryLayer), C.int32_t(s.Rate)
+	case s.Kept != nil:
 		if !kv.spec.Single || s.Kept.rate != 1 || s.Window != 0 {
 			p.fail("chosen positions need a cache of single vectors and no window")
 			return
 		}
-		op.memory, op.ids = kv.c, (*C.int32_t)(&s.Kept.ids[0])
-		op.i[4], op.i[5], op.i[6], op.i[7] = C.int32_t(s.Kept.most), C.int32_t(layer), 1, 1
+		op.memory, op.i[5], op.i[6], op.i[7] = kv.c, C.int32_t(layer), 1, 1
+	}
+	if s.Kept != nil {
+		op.ids, op.i[4] = (*C.int32_t)(&s.Kept.ids[0]), C.int32_t(s.Kept.most)
 	}
 	op.i[0], op.i[1], op.i[2], op.i[3] = C.int32_t(layer), C.int32_t(s.Heads), C.int32_t(s.Window), C.int32_t(s.Values)
 	op.f[0] = C.float(s.Scale)
@@ -439,6 +470,7 @@ type RouterSpec struct {
 	Eps       float32   // added to that sum
 	MinSum    float32   // the sum is at least this
 	Scale     float32   // factor on the weights; 0 = 1
+	Table     []int32   // [tokens, TopK]: the experts of each input token, in place of a choice by scores; nil = none
 	Jitter    float32   // sparse mixer: with m the chosen logit, experts with (m - z) / max(|z|, m) <= 2 Jitter that are not yet chosen share
 }
 
@@ -480,6 +512,19 @@ func (p *Program) Router(logits *Buffer, s RouterSpec) *Choice {
 	}
 	for i, v := range []int{int(s.Score), s.Experts, s.TopK, s.Groups, s.TopGroups, b2i(s.GroupMax), b2i(s.Normalise), firstBan} {
 		op.i[i] = C.int32_t(v)
+	}
+	if s.Table != nil {
+		if p.vocab <= 0 || len(s.Table) != p.vocab*s.TopK || slices.ContainsFunc(s.Table, func(id int32) bool { return id < 0 || int(id) >= s.Experts }) {
+			p.fail("router table of %d ids for %d tokens and %d of %d experts", len(s.Table), p.vocab, s.TopK, s.Experts)
+			return c
+		}
+		table, err := p.arena.Int32s(len(s.Table))
+		if err != nil {
+			p.err = err
+			return c
+		}
+		copy(table, s.Table)
+		op.table = (*unsafe.Pointer)(unsafe.Pointer(&table[0]))
 	}
 	op.f[0], op.f[1], op.f[2], op.f[3] = C.float(s.Eps), C.float(s.MinSum), C.float(s.Scale), C.float(2*s.Jitter)
 	p.routers = append(p.routers, s)

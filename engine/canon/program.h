@@ -12,7 +12,7 @@ enum {
 
 // What a phase does. Rows: a run of row operations, each row through all of them while it is in the cache. The others are
 // split over outputs.
-enum { PHASE_ROWS, PHASE_PRODUCT, PHASE_HEADS, PHASE_SCORE, PHASE_SELECT, PHASE_ATTEND, PHASE_UP, PHASE_DOWN };
+enum { PHASE_ROWS, PHASE_PRODUCT, PHASE_HEADS, PHASE_SCORE, PHASE_SELECT, PHASE_POOL, PHASE_ATTEND, PHASE_UP, PHASE_DOWN };
 typedef struct { int32_t kind, first, count, logits; } canon_phase;
 
 // One group of rows that go through one record: all rows for a shared expert, the rows that chose it for a routed one.
@@ -64,10 +64,16 @@ void canon_attend_prepare(canon_program *p, const canon_op *op, int64_t *chunks)
 void canon_attend_chunk(canon_program *p, const canon_op *op, int64_t chunk, int32_t thread);
 void canon_attend_finish(canon_program *p, const canon_op *op, int32_t row);
 const uint8_t *canon_gather(const canon_kv *kv, const int32_t *pages, int32_t layer, int32_t rate, const int32_t *ids, int32_t first, int32_t n, uint8_t *lanes, uint8_t *rows);
+uint16_t canon_store(const canon_kernels *k, int32_t form, const float *x, int32_t n, uint8_t *out);
 void canon_index_needs(canon_program *p, const canon_op *op);
 void canon_score_prepare(canon_program *p, const canon_op *op, int64_t *chunks);
 void canon_score_chunk(canon_program *p, const canon_op *op, int64_t chunk, int32_t thread);
 void canon_select_row(canon_program *p, const canon_op *op, int32_t row, int32_t thread);
+void canon_pool_prepare(canon_program *p, const canon_op *op, int64_t *chunks);
+void canon_pool_chunk(canon_program *p, const canon_op *op, int64_t chunk);
+void canon_entry(canon_program *p, const canon_op *op, int32_t row, int32_t thread);
+void canon_mix_in(canon_program *p, const canon_op *op, int32_t row);
+void canon_mix_out(canon_program *p, const canon_op *op, int32_t row, int32_t thread);
 void canon_heads_prepare(canon_program *p, const canon_op *op, int64_t *chunks);
 void canon_heads_chunk(canon_program *p, const canon_op *op, int64_t chunk);
 void canon_heads_copy(const canon_op *op, int32_t row);

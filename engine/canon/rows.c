@@ -15,13 +15,18 @@ static void angles(canon_program *p, int32_t row) {
 static void rotate(canon_program *p, const canon_op *op, int32_t row) {
   const canon_angles *a = &p->angles[op->i[4]];
   int32_t dim = op->dst.width / op->i[0], n = a->rot / 2;
-  float *x = canon_row(&op->dst, row) + op->i[3];
+  float *x = canon_row(&op->dst, row) + op->i[3], back[2048];
+  const float *sine = a->sine + (int64_t)row * n;
+  if (op->i[5]) {
+    for (int32_t j = 0; j < n; j++) back[j] = -sine[j];
+    sine = back;
+  }
   for (int32_t h = 0; h < op->i[0]; h++, x += dim)
-    p->k->rotate(x, a->rot, op->i[2], a->cosine + (int64_t)row * n, a->sine + (int64_t)row * n);
+    p->k->rotate(x, a->rot, op->i[2], a->cosine + (int64_t)row * n, sine);
 }
 
 // Stores n values and returns the largest magnitude's bits (16-bit forms only).
-static uint16_t store(const canon_kernels *k, int32_t form, const float *x, int32_t n, uint8_t *out) {
+uint16_t canon_store(const canon_kernels *k, int32_t form, const float *x, int32_t n, uint8_t *out) {
   uint16_t top = 0;
   k->store(form, x, n, out);
   if (form == CANON_F16)
@@ -43,7 +48,7 @@ static void append(canon_program *p, const canon_op *op, int32_t row) {
   uint16_t top = 0;
   if (kv->single) {
     int32_t n = kv->heads * kv->dim;
-    top = store(p->k, kv->form, k, n, keys + (int64_t)slot * n * size);
+    top = canon_store(p->k, kv->form, k, n, keys + (int64_t)slot * n * size);
     if (top >= 0x7c00) canon_fault(p, 0, row, CANON_FAULT_KV, op->label);
     return;
   }
@@ -52,14 +57,14 @@ static void append(canon_program *p, const canon_op *op, int32_t row) {
   for (int32_t h = 0; h < kv->heads; h++)
     for (int32_t d0 = 0; d0 < kv->dim; d0 += 1024) {
       int32_t n = kv->dim - d0 < 1024 ? kv->dim - d0 : 1024;
-      uint16_t a = store(p->k, kv->form, k + (int64_t)h * kv->dim + d0, n, tmp);
+      uint16_t a = canon_store(p->k, kv->form, k + (int64_t)h * kv->dim + d0, n, tmp);
       uint8_t *out = keys + (((int64_t)h * kv->dim + d0) * 64 + slot) * size;
       if (kv->form == CANON_F32) {
         for (int32_t d = 0; d < n; d++) memcpy(out + d * 256, tmp + d * 4, 4);
       } else {
         for (int32_t d = 0; d < n; d++) memcpy(out + d * 128, tmp + d * 2, 2);
       }
-      uint16_t b = store(p->k, kv->form, v + (int64_t)h * kv->dim + d0, n, values + (((int64_t)h * 64 + slot) * kv->dim + d0) * size);
+      uint16_t b = canon_store(p->k, kv->form, v + (int64_t)h * kv->dim + d0, n, values + (((int64_t)h * 64 + slot) * kv->dim + d0) * size);
       top = a > top ? a : top;
       top = b > top ? b : top;
     }
@@ -150,14 +155,15 @@ void canon_route(canon_program *p, const canon_op *op, int32_t row, float *scrat
       if (!kept[g]) memset(gone + g * per, 1, (size_t)per);
   }
 
+  const int32_t *fixed = op->table ? (const int32_t *)op->table + (int64_t)p->step->tokens[row] * top : 0;
   for (int32_t r = 0; r < top; r++) {
-    int32_t best = -1;
-    for (int32_t i = 0; i < n; i++)
+    int32_t best = fixed && !gone[fixed[r]] ? fixed[r] : -1;
+    for (int32_t i = 0; i < n && !fixed; i++)
       if (!gone[i] && (best < 0 || canon_before(c[i], i, c[best], best))) best = i;
     ids[r] = best;
     weights[r] = 0;
     if (best < 0) { canon_fault(p, 0, row, CANON_FAULT_BANNED, op->label); continue; }
-    gone[best] = 1;
+    gone[best] = !fixed;   // a table may name an expert twice
     weights[r] = score == 4 ? mixed(z, s, gone, best, op->f[3], n) : s[best];
   }
   if (score == 1) {
@@ -195,6 +201,9 @@ static void row_op(canon_program *p, const canon_op *op, int32_t row, int32_t th
     }
     case CANON_OP_ROPE: rotate(p, op, row); return;
     case CANON_OP_KV_APPEND: append(p, op, row); return;
+    case CANON_OP_ENTRY: canon_entry(p, op, row, thread); return;
+    case CANON_OP_MIX_IN: canon_mix_in(p, op, row); return;
+    case CANON_OP_MIX_OUT: canon_mix_out(p, op, row, thread); return;
     case CANON_OP_COPY: canon_heads_copy(op, row); return;
     case CANON_OP_SWIGLU: k->swiglu(dst, src, canon_row(&op->src2, row), n); return;
     case CANON_OP_ADD: k->add(dst, src, n); return;

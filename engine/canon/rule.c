@@ -65,30 +65,37 @@ void canon_rule_rotate(float *x, int32_t rot, int32_t pairs, int32_t position, c
   }
 }
 
-void canon_rule_attention(const float *q, const float *keys, const float *values, int32_t dim, int32_t width, int32_t lo, int32_t pos, float scale, const float *sink, float *o) {
+// One block of keys first..to, of which those from `from` on are attended, folded into the state.
+static void rule_block(canon_state *t, const float *q, const float *keys, const float *values, int32_t dim, int32_t width, int32_t first, int32_t from, int32_t to, float scale, float *o) {
+  float p[CANON_BLOCK], lane[CANON_LANES] = {0}, m = -canon_inf(), old, fresh;
+  for (int32_t i = from; i <= to; i++) {
+    p[i - first] = canon_score(q, keys + (int64_t)i * dim, 1, dim, scale);
+    m = canon_max(p[i - first], m);
+  }
+  for (int32_t i = from; i <= to; i++) {
+    float e = canon_expf(p[i - first] - m);
+    p[i - first] = e;
+    lane[(i - first) & 31] = lane[(i - first) & 31] + e;
+  }
+  canon_fold(t, m, canon_tree(lane), &old, &fresh);
+  for (int32_t d = 0; d < width; d++) {
+    float acc = 0;
+    for (int32_t i = from; i <= to; i++) acc = canon_fmaf(p[i - first], values[(int64_t)i * width + d], acc);
+    o[d] = canon_fold_channel(o[d], acc, old, fresh);
+  }
+}
+
+void canon_rule_attention(const float *q, const float *keys, const float *values, int32_t dim, int32_t width, int32_t lo, int32_t pos, const float *memory, int32_t listed, float scale, const float *sink, float *o) {
   canon_state t = {-canon_inf(), 0};
-  float old, fresh;
   for (int32_t d = 0; d < width; d++) o[d] = 0;
   for (int32_t b = lo / CANON_BLOCK; b <= pos / CANON_BLOCK; b++) {
-    int32_t first = b * CANON_BLOCK, from = lo > first ? lo : first, to = pos < first + CANON_BLOCK - 1 ? pos : first + CANON_BLOCK - 1;
-    float p[CANON_BLOCK], lane[CANON_LANES] = {0}, m = -canon_inf();
-    for (int32_t i = from; i <= to; i++) {
-      p[i - first] = canon_score(q, keys + (int64_t)i * dim, 1, dim, scale);
-      m = canon_max(p[i - first], m);
-    }
-    for (int32_t i = from; i <= to; i++) {
-      float e = canon_expf(p[i - first] - m);
-      p[i - first] = e;
-      lane[(i - first) & 31] = lane[(i - first) & 31] + e;
-    }
-    canon_fold(&t, m, canon_tree(lane), &old, &fresh);
-    for (int32_t d = 0; d < width; d++) {
-      float acc = 0;
-      for (int32_t i = from; i <= to; i++) acc = canon_fmaf(p[i - first], values[(int64_t)i * width + d], acc);
-      o[d] = canon_fold_channel(o[d], acc, old, fresh);
-    }
+    int32_t first = b * CANON_BLOCK;
+    rule_block(&t, q, keys, values, dim, width, first, lo > first ? lo : first, pos < first + CANON_BLOCK - 1 ? pos : first + CANON_BLOCK - 1, scale, o);
   }
+  for (int32_t first = 0; first < listed; first += CANON_BLOCK)
+    rule_block(&t, q, memory, memory, dim, width, first, first, listed < first + CANON_BLOCK ? listed - 1 : first + CANON_BLOCK - 1, scale, o);
   if (sink) {
+    float old, fresh;
     canon_fold(&t, *sink, 1.0f, &old, &fresh);
     for (int32_t d = 0; d < width; d++) o[d] = canon_fold_channel(o[d], 0.0f, old, fresh);
   }
@@ -97,6 +104,18 @@ void canon_rule_attention(const float *q, const float *keys, const float *values
 
 void canon_rule_index(const float *q, const float *w, int32_t heads, const float *keys, int32_t n, int32_t dim, float scale, float weight_scale, float *scores) {
   for (int32_t i = 0; i < n; i++) scores[i] = canon_index_score(q, w, heads, keys + (int64_t)i * dim, 1, dim, scale, weight_scale);
+}
+
+float canon_rule_lowest(void) { return -canon_inf(); }
+void canon_rule_divide(float *x, const float *d, int32_t n) { for (int32_t i = 0; i < n; i++) x[i] = x[i] / d[i]; }
+
+void canon_rule_pool(float *m, float *l, float *o, const float *gate, const float *place, const float *value, int32_t n) {
+  for (int32_t i = 0; i < n; i++) canon_pool_item(m + i, l + i, o + i, gate[i] + place[i], value[i]);
+}
+
+void canon_rule_mix(float *z, const float *base, const float *scale, int32_t m, int32_t rounds, float eps, int32_t head) {
+  if (head) canon_mix_head(z, base, scale, m, eps);
+  else canon_mix(z, base, scale, m, rounds, eps);
 }
 
 float canon_rule_store(int32_t form, float x) {

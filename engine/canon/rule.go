@@ -92,10 +92,22 @@ func RuleRotate(x []float32, r *Rope, pairing Pairing, position int) {
 // RuleAttention is rule 6 for one query: keys [positions, dim] and values [positions, width] as stored, the row's own position
 // being the last; lo is the first attended position; sink may be nil.
 func RuleAttention(q, keys, values []float32, lo int, scale float32, sink *float32) []float32 {
-	positions := len(keys) / len(q)
-	o := make([]float32, len(values)/positions)
-	C.canon_rule_attention(floats(q), floats(keys), floats(values), C.int32_t(len(q)), C.int32_t(len(o)), C.int32_t(lo), C.int32_t(positions-1), C.float(scale), (*C.float)(sink), floats(o))
+	o := make([]float32, len(values)/(len(keys)/len(q)))
+	ruleAttention(o, q, keys, values, lo, nil, scale, sink)
 	return o
+}
+
+// RuleMemory is RuleAttention over keys that are also the values, and then over the vectors of memory, [listed, dim].
+func RuleMemory(q, keys []float32, lo int, memory []float32, scale float32, sink *float32) []float32 {
+	o := make([]float32, len(q))
+	ruleAttention(o, q, keys, keys, lo, memory, scale, sink)
+	return o
+}
+
+func ruleAttention(o, q, keys, values []float32, lo int, memory []float32, scale float32, sink *float32) {
+	n := len(q)
+	C.canon_rule_attention(floats(q), floats(keys), floats(values), C.int32_t(n), C.int32_t(len(o)), C.int32_t(lo), C.int32_t(len(keys)/n-1),
+		floats(memory), C.int32_t(len(memory)/n), C.float(scale), (*C.float)(sink), floats(o))
 }
 
 // RuleStore is a value after a round trip through a KV form.

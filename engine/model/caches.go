@@ -12,16 +12,35 @@ type cacheName string
 const (
 	cacheKV    cacheName = "kv"    // keys and values, or latents
 	cacheIndex cacheName = "index" // keys of the indexer
+
+	// Compressed memories: entries, and the states of their compressors behind each page's last position.
+	cacheHeavy        cacheName = "heavy"
+	cacheHeavyState   cacheName = "heavy state"
+	cacheIndexed      cacheName = "indexed"
+	cacheIndexedState cacheName = "indexed state"
+	cacheIndexState   cacheName = "index state"
 )
 
 // caches lists the paged caches of an architecture.
 func (s *Spec) caches(form canon.Form, pages int) map[cacheName]canon.KVSpec {
 	a := s.Attention
 	list := map[cacheName]canon.KVSpec{
-		cacheKV: {Layers: s.Layers, Heads: a.KVHeads, Dim: a.HeadDim, Pages: pages, Form: form, Single: a.Latent != nil},
+		cacheKV: {Layers: s.Layers, Heads: a.KVHeads, Dim: a.HeadDim, Pages: pages, Form: form, Single: a.Latent != nil || a.Compressed != nil},
 	}
 	if a.Latent != nil && a.Latent.Index != nil {
 		list[cacheIndex] = canon.KVSpec{Layers: a.Latent.Index.place(s.Layers), Heads: 1, Dim: a.Latent.Index.Dim, Pages: pages, Form: form, Single: true}
+	}
+	if c := a.Compressed; c != nil {
+		memory := func(kind MemoryKind, entries, state cacheName, dim, rate, parts int) {
+			if n := c.place(len(c.Kinds), kind); n > 0 {
+				list[entries] = canon.KVSpec{Layers: n, Heads: 1, Dim: dim, Pages: pages, Form: form, Single: true, Slots: max(canon.PageTokens/rate, 1)}
+				list[state] = canon.KVSpec{Layers: n, Heads: 1, Dim: parts * dim, Pages: pages, Form: canon.F32, Single: true, Slots: 1}
+			}
+		}
+		overlap := canon.Compressor{Overlap: true}.Parts()
+		memory(MemoryHeavy, cacheHeavy, cacheHeavyState, a.HeadDim, c.HeavyRate, canon.Compressor{}.Parts())
+		memory(MemoryIndexed, cacheIndexed, cacheIndexedState, a.HeadDim, c.IndexedRate, overlap)
+		memory(MemoryIndexed, cacheIndex, cacheIndexState, c.IndexDim, c.IndexedRate, overlap)
 	}
 	return list
 }

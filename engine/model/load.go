@@ -30,7 +30,11 @@ type layer struct {
 	sinks                  []float32
 	correction             []float32
 	experts                []*canon.Record
-	latent                 *latentLayer // nil = grouped-query attention
+	latent                 *latentLayer     // nil = another kind of attention
+	compressed             *compressedLayer // nil = another kind of attention
+	table                  []int32          // [vocab, top-k] experts by token; nil = the router chooses
+	attentionMixer         mixer            // of residual streams
+	mlpMixer               mixer
 }
 
 // attentionBytes is the size of the matrices of the attention block.
@@ -42,8 +46,11 @@ func (y *layer) attentionBytes() int64 {
 			matrices = append(matrices, x.q, x.k, x.weights)
 		}
 	}
+	if y.compressed != nil {
+		matrices = append(matrices, y.compressed.matrices()...)
+	}
 	total := int64(0)
-	for _, m := range matrices {
+	for _, m := range append(matrices, y.attentionMixer.fn, y.mlpMixer.fn) {
 		if m != nil {
 			total += m.Bytes()
 		}
@@ -59,6 +66,7 @@ type tensors struct {
 	embed, head *canon.Matrix // the same one where the head is tied
 	headBias    []float32
 	norm        norm
+	mixer       mixer // of residual streams
 	layers      []layer
 }
 
@@ -165,6 +173,52 @@ func (l *loader) vector(to *[]float32, name string, n int) job {
 	}}
 }
 
+// bare returns a job that packs a matrix whose tensor has no ".weight" behind its name into *to, in f32.
+func (l *loader) bare(to **canon.Matrix, name string, rows, cols int) job {
+	return job{size: int64(rows) * int64(cols), run: func(*weights.Scratch) error {
+		values, err := l.checkpoint.Vector(name, rows*cols)
+		if err != nil {
+			return err
+		}
+		l.read.Store(name, nil)
+		l.elements.Add(int64(rows) * int64(cols))
+		*to, err = l.arena.PackFloats(name, values, rows, cols)
+		return err
+	}}
+}
+
+// table returns a job that reads the experts of each token.
+func (l *loader) table(to *[]int32, name string) job {
+	m, vocab := l.spec.MoE, l.spec.Vocab
+	return job{size: int64(vocab) * int64(m.TopK), run: func(*weights.Scratch) error {
+		ids, err := l.checkpoint.Integers(name, vocab*m.TopK)
+		if err != nil {
+			return err
+		}
+		l.read.Store(name, nil)
+		*to = make([]int32, len(ids))
+		for i, id := range ids {
+			if id < 0 || id >= int64(m.Experts) {
+				return fmt.Errorf("model: tensor %s: token %d goes to expert %d of %d; download the file again", name, i/m.TopK, id, m.Experts)
+			}
+			(*to)[i] = int32(id)
+		}
+		return nil
+	}}
+}
+
+// either returns the first name, or the prefix of names, that the checkpoint has a tensor for; the first one if it has none.
+func (l *loader) either(names ...string) string {
+	for _, name := range names {
+		for _, end := range []string{"", "base"} {
+			if _, ok := l.checkpoint.Tensor(name + end); ok {
+				return name
+			}
+		}
+	}
+	return names[0]
+}
+
 // plan lists the jobs that fill t.
 func (l *loader) plan(t *tensors) ([]job, error) {
 	spec, names := l.spec, l.spec.Names
@@ -187,6 +241,9 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 		jobs = append(jobs, l.vector(&t.headBias, names.Head+".bias", spec.Vocab))
 	}
 	jobs = append(jobs, l.norm(&t.norm, names.Norm)...)
+	if s := spec.Streams; s != nil {
+		jobs = append(jobs, l.mixer(&t.mixer, l.either("model.hc_head.hc_", "model.hc_head_"), s.Count, 1)...)
+	}
 
 	at := func(pattern string, layer int) string { return fmt.Sprintf(pattern, layer) }
 	three := func(patterns [3]string, numbers ...any) (out [3]string) {
@@ -199,10 +256,17 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 		y := &t.layers[i]
 		jobs = append(jobs, l.norm(&y.attentionNorm, at(names.AttentionNorm, i))...)
 		jobs = append(jobs, l.norm(&y.mlpNorm, at(names.MLPNorm, i))...)
-		if a.Latent != nil {
+		switch {
+		case a.Latent != nil:
 			jobs = append(jobs, l.latent(y, i)...)
-		} else {
+		case a.Compressed != nil:
+			jobs = append(jobs, l.compressed(y, i)...)
+		default:
 			jobs = append(jobs, l.groupedQuery(y, i)...)
+		}
+		if s := spec.Streams; s != nil {
+			jobs = append(jobs, l.mixer(&y.attentionMixer, stream(i, "attn"), (2+s.Count)*s.Count, 3)...)
+			jobs = append(jobs, l.mixer(&y.mlpMixer, stream(i, "ffn"), (2+s.Count)*s.Count, 3)...)
 		}
 		if spec.Dense[i] {
 			jobs = append(jobs, l.record(&y.dense, three(names.Dense, i), spec.DenseInner, spec.MLPBias))
@@ -212,7 +276,9 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 		if spec.MoE.RouterBias {
 			jobs = append(jobs, l.vector(&y.routerBias, at(names.Router, i)+".bias", spec.MoE.Experts))
 		}
-		if spec.MoE.Correction {
+		if spec.MoE.Hash != nil && spec.MoE.Hash[i] {
+			jobs = append(jobs, l.table(&y.table, at(names.Hash, i)))
+		} else if spec.MoE.Correction {
 			jobs = append(jobs, l.vector(&y.correction, at(names.Correction, i), spec.MoE.Experts))
 		}
 		if spec.MoE.Shared > 0 {

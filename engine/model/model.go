@@ -188,7 +188,7 @@ func (m *Model) describe(checkpoint *weights.Checkpoint, l *loader, t *tensors) 
 
 // moduleOf strips what a packed or plain weight adds to its module's name.
 func moduleOf(tensor string) string {
-	for _, suffix := range []string{".weight", ".weight_packed", ".weight_scale", ".weight_shape", ".weight_zero_point", ".weight.qs", ".qweight", ".qzeros", ".scales", ".g_idx", ".weight_scale_inv", ".scale", "_blocks", "_scales"} {
+	for _, suffix := range []string{".weight", ".weight_packed", ".weight_scale", ".weight_shape", ".weight_zero_point", ".qweight", ".qzeros", ".scales", ".g_idx", ".weight_scale_inv", ".scale", "_blocks", "_scales"} {
 		if module, ok := strings.CutSuffix(tensor, suffix); ok {
 			return module
 		}

@@ -35,6 +35,8 @@ type builder struct {
 	sharedGate *canon.Buffer // [1]; nil = shared experts have no gate
 	gqa        groupedQuery
 	mla        latentAttention
+	compress   compressedAttention
+	streams    streams
 }
 
 // build lays out the program of a model.
@@ -46,8 +48,11 @@ func build(spec *Spec, t *tensors, pool *canon.Pool, arena *canon.Arena, caches 
 		b.sharedGate = p.Buffer(1)
 	}
 	attention, start := b.groupedQuery, b.newGroupedQuery
-	if spec.Attention.Latent != nil {
+	switch {
+	case spec.Attention.Latent != nil:
 		attention, start = b.latent, b.newLatent
+	case spec.Attention.Compressed != nil:
+		attention, start = b.compressed, b.newCompressed
 	}
 	if err := start(); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
@@ -58,15 +63,19 @@ func build(spec *Spec, t *tensors, pool *canon.Pool, arena *canon.Arena, caches 
 	if spec.EmbedScale != 1 {
 		p.Scale(b.x, spec.EmbedScale)
 	}
+	if spec.Streams != nil {
+		b.newStreams()
+		b.startStreams()
+	}
 	for l := range t.layers {
 		y := &t.layers[l]
 		p.Label(fmt.Sprintf("layer %d attention", l))
-		b.norm(b.h, b.x, y.attentionNorm)
+		b.enter(&y.attentionMixer, y.attentionNorm)
 		attention(l, y)
 		b.residual()
 
 		p.Label(fmt.Sprintf("layer %d feed-forward", l))
-		b.norm(b.h, b.x, y.mlpNorm)
+		b.enter(&y.mlpMixer, y.mlpNorm)
 		if err := b.feedForward(l, y); err != nil {
 			return nil, fmt.Errorf("model: layer %d: %w", l, err)
 		}
@@ -76,7 +85,11 @@ func build(spec *Spec, t *tensors, pool *canon.Pool, arena *canon.Arena, caches 
 	p.Label("head")
 	last := p.LogitBuffer(spec.Hidden)
 	b.logits = p.LogitBuffer(spec.Vocab)
-	p.GatherRows(last, b.x)
+	if spec.Streams != nil {
+		b.joinLast(last, &t.mixer)
+	} else {
+		p.GatherRows(last, b.x)
+	}
 	b.norm(last, last, t.norm)
 	p.MatMul(b.logits, last, t.head, t.headBias)
 	if spec.LogitDivisor != 1 {
@@ -102,8 +115,20 @@ func (b *builder) norm(dst, src *canon.Buffer, n norm) {
 	b.program.RMSNorm(dst, src, n.weight, b.spec.NormEps, false)
 }
 
-// residual adds branch to the residual stream.
+// enter leaves a block's normed input in h.
+func (b *builder) enter(m *mixer, n norm) {
+	if b.spec.Streams != nil {
+		b.join(m)
+	}
+	b.norm(b.h, b.x, n)
+}
+
+// residual adds branch to the residual stream, or takes it to all of them.
 func (b *builder) residual() {
+	if b.spec.Streams != nil {
+		b.part()
+		return
+	}
 	if b.spec.ResidualScale != 1 {
 		b.program.AddScaled(b.x, b.branch, b.spec.ResidualScale)
 		return
@@ -136,7 +161,7 @@ func (b *builder) feedForward(l int, y *layer) error {
 		p.MatMul(b.sharedGate, b.h, y.sharedGate, nil)
 	}
 	router := m.Router
-	router.Bias = y.correction
+	router.Bias, router.Table = y.correction, y.table
 	choice := p.Router(b.router, router)
 	b.choices = append(b.choices, choice)
 	p.FeedForward(b.branch, b.h, canon.FeedForward{Choice: choice, Table: table, Shared: y.shared, SharedGate: b.sharedGate, Activation: m.Activation})

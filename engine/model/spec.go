@@ -30,11 +30,12 @@ type Attention struct {
 	QKNorm                  QKNorm
 	NormAfterRope           bool // queries and keys are rotated first and then normalised
 	QKVBias, OutBias        bool
-	Sinks                   bool    // each head has a learned logit without a value
-	Clip                    float32 // queries, keys and values are clamped to ±Clip after the norms; 0 = not
-	Window                  []int   // [layers] keys seen, a row's own included; 0 = all
-	Scale                   float32 // factor on scores; 0 = HeadDim^-0.5
-	Latent                  *Latent // nil = queries, keys and values come straight from the input
+	Sinks                   bool        // each head has a learned logit without a value
+	Clip                    float32     // queries, keys and values are clamped to ±Clip after the norms; 0 = not
+	Window                  []int       // [layers] keys seen, a row's own included; 0 = all
+	Scale                   float32     // factor on scores; 0 = HeadDim^-0.5
+	Latent                  *Latent     // nil = queries, keys and values come straight from the input
+	Compressed              *Compressed // nil = positions are attended as they are
 }
 
 // MoE is the geometry of the routed layers, equal in all of them.
@@ -49,6 +50,7 @@ type MoE struct {
 	Bias          bool             // experts have biases
 	Stack         Stack            // how experts are stored
 	Activation    canon.Activation // of the experts
+	Hash          []bool           // [layers] the experts of a token stand in a table; nil = nowhere
 }
 
 // Stack says how a layer's experts are stored.
@@ -75,6 +77,7 @@ type Names struct {
 	SharedGate            string
 	Sinks                 string // full tensor name
 	Correction            string // full tensor name
+	Hash                  string // full tensor name
 }
 
 // Spec is everything that the forward pass needs to know about a checkpoint. Immutable after ReadSpec.
@@ -96,8 +99,9 @@ type Spec struct {
 	DenseInner            int    // width of that block
 	MLPBias               bool   // dense and shared blocks have biases
 	MoE                   MoE
-	Tied                  bool    // the head is the embedding unless the checkpoint stores both
-	EOS                   []int32 // tokens that end an answer, ascending
+	Streams               *Streams // nil = one residual stream
+	Tied                  bool     // the head is the embedding unless the checkpoint stores both
+	EOS                   []int32  // tokens that end an answer, ascending
 	Names                 Names
 	Ignored               []string // configuration keys that were present and do not change the maths, ascending
 }
@@ -135,6 +139,7 @@ var families = map[string]func(c *config) Spec{
 	"deepseek_v2":    deepseekV2,
 	"deepseek_v3":    deepseekV3,
 	"deepseek_v32":   deepseekV32,
+	"deepseek_v4":    deepseekV4,
 	"dots1":          dots1,
 	"ernie4_5_moe":   ernie4_5MoE,
 	"glm4_moe":       glm4MoE,

@@ -63,8 +63,6 @@ func (c *Checkpoint) Source(module string, rows, cols int, s *Scratch) (canon.So
 		return c.fp8Source(module, t, rows, cols, s)
 	case "I8":
 		return c.fp4Source(module, t, rows, cols, s)
-	case "U8":
-		return c.containerSource(plain, t, canon.Source{Name: module, Rows: rows, Cols: cols}, s)
 	}
 	if !slices.Equal(t.Shape, []int64{int64(rows), int64(cols)}) {
 		return canon.Source{}, c.refuse(plain, "check config.json against the tensors", "shape %v, but the configuration gives [%d %d]", t.Shape, rows, cols)

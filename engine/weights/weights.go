@@ -132,14 +132,12 @@ type Checkpoint struct {
 	config []byte
 	side   map[string]func() ([]byte, error) // side files made from the tensor files; nil = they are files of the folder
 	scheme *scheme                           // nil = nothing is quantised
-
-	formats map[string]string // names of storage formats that a colibri container stamps, by tensor; else nil
-	hash    string
+	hash   string
 }
 
 // Open reads the configuration and the tensor table of the model at path: a GGUF file, or a folder with config.json and
-// either model.safetensors or the shards that model.safetensors.index.json names or a colibri container, or a folder with
-// one GGUF checkpoint. No tensor is read. The caller closes it.
+// either model.safetensors or the shards that model.safetensors.index.json names, or a folder with one GGUF checkpoint. No
+// tensor is read. The caller closes it.
 func Open(path string) (*Checkpoint, error) {
 	dir, name := splitPath(path)
 	root, err := os.OpenRoot(dir)
@@ -169,7 +167,7 @@ func OpenTensors(dir, name string) (*Tensors, error) {
 // open fills the checkpoint from the GGUF file called name, or from what the folder holds if name is "".
 func (c *Checkpoint) open(name string) error {
 	var err error
-	if name == "" && !c.hasSafetensors() { // a container of colibri has other names still, but no GGUF file beside it
+	if name == "" && !c.hasSafetensors() {
 		if name, err = findGGUF(c.root); err != nil {
 			return err
 		}
@@ -224,9 +222,6 @@ func (c *Checkpoint) openTensors() error {
 		return fmt.Errorf("weights: %s: %w", index, err)
 	}
 	if _, err := c.root.Lstat(single); errors.Is(err, fs.ErrNotExist) {
-		if names, err := c.containerFiles(); err != nil || len(names) > 0 {
-			return errors.Join(err, c.openContainer(names))
-		}
 		return &FormatError{File: single, Offset: -1, Problem: "not found, nor " + index,
 			Remedy: "point at a folder with a safetensors checkpoint"}
 	}

@@ -13,7 +13,7 @@ import (
 
 // showLegend makes the legend's buttons anew when its numbers have changed.
 func (m *expertMap) showLegend() {
-	text := string(m.mode) + legendName(m.mode, m.data, m.topic)
+	text := string(m.mode)
 	for _, s := range m.layout.Legend {
 		text += "|" + s.Label
 	}
@@ -51,15 +51,6 @@ func legendName(mode mapview.Mode, d *mapview.Data, topic int) string {
 		return "Last chosen within"
 	case mapview.Imbalance:
 		return "Load over an even load"
-	case mapview.Text:
-		return "Selections by the text"
-	case mapview.Q:
-		return "Least q over the topics"
-	case mapview.Difference:
-		if topic < len(d.Topics) && d.Other < len(d.Topics) {
-			return "Lift in " + d.Topics[topic].Topic + " over " + d.Topics[d.Other].Topic
-		}
-		return "Difference"
 	case mapview.Topic:
 		if topic < len(d.Topics) {
 			return "Lift in " + d.Topics[topic].Topic
@@ -75,8 +66,7 @@ func (m *expertMap) search(text string) {
 		return
 	}
 	row, col, topic, ok := m.data.Find(text)
-	// What names nothing here is a text that the model can read: Enter or the button does that.
-	dom.Hide(dom.ID("map-trace"), ok || text == "")
+	dom.SetAttr(dom.ID("map-search"), "aria-invalid", strconv.FormatBool(!ok && text != ""))
 	m.match = nil
 	switch {
 	case ok && topic >= 0:
@@ -91,9 +81,9 @@ func (m *expertMap) search(text string) {
 			m.match[i] = (row < 0 || i/m.view.Cols == row) && (col < 0 || i%m.view.Cols == col)
 		}
 		if row >= 0 && col >= 0 {
-			m.cursor = m.place(row, col)
-			m.view.Show(m.cursor[0], m.cursor[1])
-			m.card(m.cursor[0], m.cursor[1])
+			m.cursor = [2]int{row, col}
+			m.view.Show(row, col)
+			m.card(row, col)
 		}
 	}
 	m.recolor()
@@ -114,8 +104,8 @@ func (m *expertMap) pointAt() {
 // card shows the small card beside a cell.
 func (m *expertMap) card(row, col int) {
 	card := dom.ID("map-card")
-	if cell := strconv.Itoa(m.order.Cell(row*m.view.Cols + col)); dom.Attr(card, "data-cell") != cell {
-		dom.SetAttr(card, "data-cell", cell)
+	if dom.Attr(card, "data-cell") != strconv.Itoa(row*m.view.Cols+col) {
+		dom.SetAttr(card, "data-cell", strconv.Itoa(row*m.view.Cols+col))
 		dom.SetText(card, "")
 		for i, line := range m.lines(row, col) {
 			tag := "p"
@@ -137,26 +127,18 @@ func (m *expertMap) card(row, col int) {
 	dom.Style(card, "transform", "translate("+pixels(x)+","+pixels(y)+")")
 }
 
-// lines is what the card says about the expert that is drawn at a row and column.
+// lines is what the card says.
 func (m *expertMap) lines(row, col int) []string {
 	d, now := m.data, clock()
-	cell := m.order.Cell(row*m.view.Cols + col)
+	cell := row*m.view.Cols + col
 	n := d.Value(mapview.Heat, 0, cell, now)
 	out := []string{
-		"Layer " + strconv.Itoa(d.Shape.Layers[row]) + ", expert " + strconv.Itoa(cell%m.view.Cols),
+		"Layer " + strconv.Itoa(d.Shape.Layers[row]) + ", expert " + strconv.Itoa(col),
 		mapview.Figure(mapview.Heat, n) + " selections, load " + mapview.Figure(mapview.Imbalance, d.Value(mapview.Imbalance, 0, cell, now)),
 		"last " + mapview.Figure(mapview.Recency, d.Value(mapview.Recency, 0, cell, now)),
 	}
 	if m.mode == mapview.Turn {
 		out = append(out, mapview.Figure(mapview.Turn, d.Value(mapview.Turn, 0, cell, now))+" in this answer so far")
-	}
-	switch m.mode {
-	case mapview.Text:
-		out = append(out, mapview.Figure(mapview.Text, d.Value(mapview.Text, 0, cell, now))+" by the text")
-	case mapview.Q:
-		out = append(out, "least q "+mapview.Figure(mapview.Q, d.Value(mapview.Q, 0, cell, now)))
-	case mapview.Difference:
-		out = append(out, legendName(m.mode, d, m.topic)+": "+mapview.Figure(mapview.Difference, d.Value(mapview.Difference, m.topic, cell, now)))
 	}
 	best := -1
 	for i := range d.Topics {
@@ -165,7 +147,7 @@ func (m *expertMap) lines(row, col int) []string {
 			best = i
 		}
 	}
-	if m.mode == mapview.Topic || m.mode == mapview.Difference {
+	if m.mode == mapview.Topic {
 		best = m.topic
 	}
 	if best >= 0 && best < len(d.Topics) {
