@@ -38,7 +38,7 @@ type Config struct {
 
 // EngineConfig is the part of Config that every verb which opens a model shares.
 type EngineConfig struct {
-	Model       string `help:"Model folder; the bundled model when not set." placeholder:"DIR" group:"Model"`
+	Model       string `help:"Model folder or GGUF file; the bundled model when not set." placeholder:"PATH" group:"Model"`
 	Threads     int    `help:"Threads of the kernels; 0 = physical cores." default:"0" group:"Model"`
 	ISA         string `name:"isa" help:"Kernel family: portable, avx2, avx512, vnni, amx; empty = the best of this machine." placeholder:"NAME" group:"Model"`
 	KV          string `name:"kv" help:"Form of the KV cache: f16, bf16 or f32." default:"f16" enum:"f16,bf16,f32" group:"Model"`

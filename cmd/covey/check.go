@@ -35,7 +35,7 @@ func (c *checkOracleCmd) Run(con *console) error {
 }
 
 type checkReferenceCmd struct {
-	Model       string `help:"Model folder; the bundled model when not set." placeholder:"DIR"`
+	Model       string `help:"Model folder or GGUF file; the bundled model when not set." placeholder:"PATH"`
 	File        string `help:"Recorded reference; reference.safetensors in the model folder when not set." placeholder:"FILE"`
 	Activations string `local:"" help:"f32 (weights dequantised) or int8." enum:"f32,int8" default:"f32"`
 	JSON        bool   `name:"json" help:"Print one JSON object."`

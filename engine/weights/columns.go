@@ -38,7 +38,7 @@ var awqOrder = [8]int{0, 2, 4, 6, 1, 3, 5, 7}
 func readColumns(method string, raw []byte) (*columns, error) {
 	refuse := func(format string, args ...any) error {
 		return &FormatError{File: "config.json", Offset: -1, Problem: "quantization_config: " + method + ": " + fmt.Sprintf(format, args...),
-			Remedy: "use a checkpoint in one of the forms that docs/models.md lists"}
+			Remedy: "use a checkpoint in one of the forms that docs/forms.md lists"}
 	}
 	var q struct {
 		Bits      int      `json:"bits"`

@@ -108,7 +108,7 @@ func readScheme(config []byte) (*scheme, error) {
 	refuse := func(remedy, format string, args ...any) error {
 		return &FormatError{File: "config.json", Offset: -1, Problem: "quantization_config: " + fmt.Sprintf(format, args...), Remedy: remedy}
 	}
-	const only = "use a checkpoint in one of the forms that docs/models.md lists"
+	const only = "use a checkpoint in one of the forms that docs/forms.md lists"
 	var outer struct {
 		Quantization rawValue `json:"quantization_config"`
 		Compression  rawValue `json:"compression_config"`

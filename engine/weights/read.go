@@ -78,7 +78,7 @@ func (c *Checkpoint) plainSource(name string, t Tensor, out canon.Source, s *Scr
 	form, float := floatForms[t.Type]
 	blocks, blocked := blockForms[t.Type]
 	if !float && !blocked {
-		return canon.Source{}, c.refuse(name, "use a checkpoint in one of the forms that docs/models.md lists", "type %s is not supported", t.Type)
+		return canon.Source{}, c.refuse(name, "use a checkpoint in one of the forms that docs/forms.md lists", "type %s is not supported", t.Type)
 	}
 	stored := s.take(t.size)
 	if err := c.read(name, t, stored); err != nil {
