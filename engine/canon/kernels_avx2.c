@@ -9,13 +9,18 @@
 // Integer additions may be reordered, and gcc does so: it takes all products first and spills them. This makes a sum exist.
 #define NOW(v) __asm__("" : "+x"(v))
 
-static inline __m256 scales8(const canon_matrix *m, int64_t i) { return v_load_form(m->scale_form, m->scales, i); }
+// Scales of 8 outputs; a negative form is read from the matrix.
+static inline __attribute__((always_inline)) __m256 scales8(const int form, const canon_matrix *m, int64_t i) {
+  return v_load_form(form < 0 ? m->scale_form : form, m->scales, i);
+}
 
-// ROWS input rows against one tile; `halves` halves of its 16 outputs at a time, as registers allow.
-static inline __attribute__((always_inline)) void tile_product(const int form, const int rows, const int halves, const canon_matrix *m, int32_t t, const canon_rows *r, int32_t i0) {
-  const int bytes = form == CANON_INT4 ? 256 : 512;
+// ROWS input rows against one tile, `halves` halves of its 16 outputs at a time, as registers allow: what is unpacked and what
+// is broadcast is used rows or halves times. `per` is the group in 32 inputs. On Zen 3 a step of 32 inputs by 16 outputs takes
+// about 29 cycles for one row, and 18 a row for four: 3 vector operations a cycle.
+static inline __attribute__((always_inline)) void tile_product(const int form, const int scale, const int per, const int rows, const int halves, const canon_matrix *m, int32_t t, const canon_rows *r, int32_t i0) {
+  const int bytes = form == CANON_INT4 ? 256 : 512, pieces = form == CANON_INT4 ? 4 : 8, per_segment = CANON_SEGMENT / (32 * per);
   const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)0x80);
-  const int32_t per = m->group / 32, per_segment = CANON_SEGMENT / m->group, groups = m->groups;
+  const int32_t groups = m->groups;
   const int8_t *q[4];
   const float *sx[4];
   const int32_t *less8[4];
@@ -34,69 +39,65 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
     for (int i = 0; i < rows; i++)
       UNROLL(2)
       for (int h = 0; h < halves; h++) tot[i][h] = v_set(0);
+    int64_t at = 0, beside = (int64_t)t * groups * 16 + h0 * 8;
+    const int fetch = i0 == 0 && h0 == 0;   // later rows and the other half find the tile in the cache
     for (int32_t s = 0; s < groups; s += per_segment) {
       int32_t end = s + per_segment < groups ? s + per_segment : groups;
       UNROLL(4)
       for (int i = 0; i < rows; i++)
         UNROLL(2)
         for (int h = 0; h < halves; h++) acc[i][h] = v_set(0);
-      for (int32_t g = s; g < end; g++) {
-        __m256i dot[4][2];
+      for (int32_t g = s; g < end; g++, beside += 16) {
+        __m256i dot[4][2], part[4][2];
         UNROLL(4)
-        for (int i = 0; i < rows; i++)
-          UNROLL(2)
-          for (int h = 0; h < halves; h++) dot[i][h] = form == CANON_INT4 ? _mm256_set1_epi32(less8[i][g]) : _mm256_setzero_si256();
-        for (int32_t c = 0; c < per; c++, w += bytes) {
-          int32_t at = g * m->group + c * 32;
-          if (form == CANON_INT4) {
-            __m256i part[4][2];
-#pragma GCC unroll 4
-            for (int j = 0; j < 4; j++)
-              UNROLL(2)
-              for (int h = 0; h < halves; h++) {
-                if (h + h0 == 0) __builtin_prefetch(w + j * 64 + AHEAD);
-                __m256i v = _mm256_loadu_si256((const __m256i *)(w + j * 64 + h * 32));
-                __m256i lo = _mm256_and_si256(v, low), hi = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
-                UNROLL(4)
-                for (int i = 0; i < rows; i++) {
-                  int32_t a, b;
+        for (int c = 0; c < per; c++, w += bytes, at += 32) {
+          if (rows > 1 && fetch)
+            for (int j = 0; j < bytes; j += 64) __builtin_prefetch(w + j + AHEAD);
+          UNROLL(8)
+          for (int j = 0; j < pieces; j++) {
+            if (rows == 1) __builtin_prefetch(w + j * 64 + AHEAD);
+            UNROLL(2)
+            for (int h = 0; h < halves; h++) {
+              __m256i v = _mm256_loadu_si256((const __m256i *)(w + j * 64 + h * 32)), lo, hi;
+              if (form == CANON_INT4) {
+                lo = _mm256_and_si256(v, low);
+                hi = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
+              } else {
+                hi = _mm256_xor_si256(v, flip);
+                lo = _mm256_abs_epi8(hi);
+              }
+              UNROLL(4)
+              for (int i = 0; i < rows; i++) {
+                int32_t a, b;
+                __m256i x;
+                if (form == CANON_INT4) {
                   memcpy(&a, q[i] + at + j * 8, 4);
                   memcpy(&b, q[i] + at + j * 8 + 4, 4);
-                  __m256i x = _mm256_maddubs_epi16(lo, _mm256_set1_epi32(a)), y = _mm256_maddubs_epi16(hi, _mm256_set1_epi32(b));
-                  x = _mm256_add_epi16(x, y);
+                  x = _mm256_add_epi16(_mm256_maddubs_epi16(lo, _mm256_set1_epi32(a)), _mm256_maddubs_epi16(hi, _mm256_set1_epi32(b)));
                   part[i][h] = j == 0 ? x : _mm256_add_epi16(part[i][h], x);
-                  NOW(part[i][h]);
-                }
-              }
-            UNROLL(4)
-            for (int i = 0; i < rows; i++)
-              UNROLL(2)
-              for (int h = 0; h < halves; h++) dot[i][h] = _mm256_add_epi32(dot[i][h], _mm256_madd_epi16(part[i][h], ones));
-          } else {
-#pragma GCC unroll 8
-            for (int j = 0; j < 8; j++)
-              UNROLL(2)
-              for (int h = 0; h < halves; h++) {
-                if (h + h0 == 0) __builtin_prefetch(w + j * 64 + AHEAD);
-                __m256i v = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(w + j * 64 + h * 32)), flip), u = _mm256_abs_epi8(v);
-                UNROLL(4)
-                for (int i = 0; i < rows; i++) {
-                  int32_t a;
+                } else {
                   memcpy(&a, q[i] + at + j * 4, 4);
-                  __m256i x = _mm256_maddubs_epi16(u, _mm256_sign_epi8(_mm256_set1_epi32(a), v));
-                  dot[i][h] = _mm256_add_epi32(dot[i][h], _mm256_madd_epi16(x, ones));
-                  NOW(dot[i][h]);
+                  x = _mm256_madd_epi16(_mm256_maddubs_epi16(lo, _mm256_sign_epi8(_mm256_set1_epi32(a), hi)), ones);
+                  part[i][h] = j == 0 ? x : _mm256_add_epi32(part[i][h], x);
                 }
+                NOW(part[i][h]);
               }
+            }
           }
+          UNROLL(4)
+          for (int i = 0; i < rows; i++)
+            UNROLL(2)
+            for (int h = 0; h < halves; h++) {
+              __m256i x = form == CANON_INT4 ? _mm256_madd_epi16(part[i][h], ones) : part[i][h];
+              dot[i][h] = c > 0 ? _mm256_add_epi32(dot[i][h], x) : form == CANON_INT4 ? _mm256_add_epi32(x, _mm256_set1_epi32(less8[i][g])) : x;
+            }
         }
         UNROLL(2)
         for (int h = 0; h < halves; h++) {
-          __m256 sw = scales8(m, ((int64_t)t * groups + g) * 16 + (h0 + h) * 8);
+          __m256 sw = scales8(scale, m, beside + h * 8);
           UNROLL(4)
-          for (int i = 0; i < rows; i++) {
+          for (int i = 0; i < rows; i++)
             acc[i][h] = v_fma(_mm256_cvtepi32_ps(dot[i][h]), v_mul(sw, v_set(sx[i][g])), acc[i][h]);
-          }
         }
       }
       UNROLL(4)
@@ -182,7 +183,7 @@ static inline __attribute__((always_inline)) void tile_any(const int form, const
         UNROLL(2)
         for (int h = 0; h < 2; h++) {
           int64_t at = beside(m, t, g, b, h);
-          __m256 sw = form == CANON_MXFP4 ? v_mul(v_from_e8m0(m->scales + at), v_set(0.5f)) : scales8(m, at), x = v_set(sx[g]);
+          __m256 sw = form == CANON_MXFP4 ? v_mul(v_from_e8m0(m->scales + at), v_set(0.5f)) : scales8(-1, m, at), x = v_set(sx[g]);
           acc[h] = v_fma(_mm256_cvtepi32_ps(dot[h]), v_mul(sw, x), acc[h]);
           if (m->offset == CANON_OFFSET_MINIMA) acc[h] = v_fma(v_load_form(m->scale_form, m->offsets, at), v_mul(v_set((float)sum), x), acc[h]);
         }
@@ -196,28 +197,45 @@ static inline __attribute__((always_inline)) void tile_any(const int form, const
   put_tile(m, r, i, t, out);
 }
 
-static inline __attribute__((always_inline)) void product_codes(const int form, const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
+static inline __attribute__((always_inline)) void product_tiles(const int form, const int scale, const int per, const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
   for (int32_t t = tile; t < tile + tiles; t++) {
     int32_t i = 0;
-    if (form != CANON_MXFP4 && m->sub == m->group && m->offset == CANON_OFFSET_FORM) {
-      for (; i + 4 <= r->n; i += 4) tile_product(form, 4, 1, m, t, r, i);
-      for (; i + 2 <= r->n; i += 2) tile_product(form, 2, 1, m, t, r, i);
-      if (i < r->n) tile_product(form, 1, 2, m, t, r, i);
-      continue;
-    }
-    for (; i < r->n; i++) tile_any(form, m, t, r, i);
+    for (; i + 4 <= r->n; i += 4) tile_product(form, scale, per, 4, 1, m, t, r, i);
+    for (; i + 2 <= r->n; i += 2) tile_product(form, scale, per, 2, 1, m, t, r, i);
+    if (i < r->n) tile_product(form, scale, per, 1, 2, m, t, r, i);
   }
 }
 
-static __attribute__((noinline)) void int4(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_codes(CANON_INT4, m, tile, tiles, r); }
-static __attribute__((noinline)) void int8(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_codes(CANON_INT8, m, tile, tiles, r); }
-static __attribute__((noinline)) void mxfp4(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_codes(CANON_MXFP4, m, tile, tiles, r); }
+// One function for each form and group, so that all loops within a group are straight code; scales in f16 are the common case.
+typedef void tiles_product(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r);
+#define TILES(NAME, FORM, SCALE, PER) \
+  static __attribute__((noinline)) void NAME(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_tiles(FORM, SCALE, PER, m, tile, tiles, r); }
+TILES(int4_g32_f16, CANON_INT4, CANON_F16, 1)
+TILES(int4_g64_f16, CANON_INT4, CANON_F16, 2)
+TILES(int4_g128_f16, CANON_INT4, CANON_F16, 4)
+TILES(int4_g32, CANON_INT4, -1, 1)
+TILES(int4_g64, CANON_INT4, -1, 2)
+TILES(int4_g128, CANON_INT4, -1, 4)
+TILES(int8_g32_f16, CANON_INT8, CANON_F16, 1)
+TILES(int8_g32, CANON_INT8, -1, 1)
+TILES(int8_g64, CANON_INT8, -1, 2)
+TILES(int8_g128, CANON_INT8, -1, 4)
+
+static inline __attribute__((always_inline)) void product_any(const int form, const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
+  for (int32_t t = tile; t < tile + tiles; t++)
+    for (int32_t i = 0; i < r->n; i++) tile_any(form, m, t, r, i);
+}
+static __attribute__((noinline)) void int4_any(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_any(CANON_INT4, m, tile, tiles, r); }
+static __attribute__((noinline)) void int8_any(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_any(CANON_INT8, m, tile, tiles, r); }
+static __attribute__((noinline)) void mxfp4(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_any(CANON_MXFP4, m, tile, tiles, r); }
 
 static void product(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
-  if (m->group == 0) product_floats(m, tile, tiles, r);
-  else if (m->form == CANON_INT4) int4(m, tile, tiles, r);
-  else if (m->form == CANON_INT8) int8(m, tile, tiles, r);
-  else mxfp4(m, tile, tiles, r);
+  static tiles_product *const int4s[2][3] = {{int4_g32, int4_g64, int4_g128}, {int4_g32_f16, int4_g64_f16, int4_g128_f16}};
+  static tiles_product *const int8s[2][3] = {{int8_g32, int8_g64, int8_g128}, {int8_g32_f16, int8_g64, int8_g128}};
+  if (m->group == 0) { product_floats(m, tile, tiles, r); return; }
+  if (m->form == CANON_MXFP4) { mxfp4(m, tile, tiles, r); return; }
+  if (m->sub != m->group || m->offset != CANON_OFFSET_FORM) { (m->form == CANON_INT4 ? int4_any : int8_any)(m, tile, tiles, r); return; }
+  (m->form == CANON_INT4 ? int4s : int8s)[m->scale_form == CANON_F16][m->group / 64](m, tile, tiles, r);
 }
 
 static int32_t sum8(__m256i v) {

@@ -14,23 +14,26 @@
 #endif
 #include "pool.h"
 
-// How often a thread looks at the barrier before it sleeps: tens of microseconds, longer than a phase's imbalance and much
+// How often a thread looks for work before it sleeps: some 30 microseconds, longer than a phase's imbalance and much
 // shorter than a scheduler's time slice.
 enum { SPINS = 1500 };
 
+// Work is handed out by one word, the ticket: the number of the phase in its upper half, the chunks not yet taken in its
+// lower. Whoever finishes the last chunk of a phase prepares the next one alone and publishes its ticket; there is no barrier
+// that all threads must reach, so a thread that is off its core without a chunk holds up nobody.
 struct canon_pool {
   int32_t threads;
   const canon_kernels *kernels;
   pthread_t *thread;
   int *cpu;                                // cpu of each thread, -1 = anywhere
   canon_job *job;
-  _Alignas(64) _Atomic uint32_t start;     // number of jobs begun; futex of idle threads
-  _Alignas(64) _Atomic uint32_t done;      // number of jobs ended; futex of the caller
-  _Alignas(64) _Atomic uint32_t phase;     // number of barriers passed; futex of waiting threads
-  _Atomic uint32_t sleepers;
-  _Alignas(64) _Atomic int32_t arrived;
-  _Alignas(64) _Atomic int64_t next;       // next chunk
+  int32_t current;                         // phase of the job; like chunks it stands still while a chunk is out
   int64_t chunks;
+  _Alignas(64) _Atomic uint64_t ticket;
+  _Alignas(64) _Atomic uint32_t phase;     // upper half of the ticket; futex of threads without work
+  _Atomic uint32_t sleepers;
+  _Alignas(64) _Atomic int64_t finished;   // chunks of the phase that are done
+  _Alignas(64) _Atomic uint32_t done;      // number of jobs ended; futex of the caller
   _Atomic int stop;
 };
 
@@ -44,24 +47,41 @@ static inline void relax(void) {
 #endif
 }
 
-// All threads leave together; the last one to arrive first prepares the next phase alone.
-static void barrier(canon_pool *p, int32_t next_phase) {
-  uint32_t seen = atomic_load(&p->phase);
-  if (atomic_fetch_add(&p->arrived, 1) == p->threads - 1) {
-    atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
-    p->chunks = next_phase < p->job->phases ? p->job->prepare(p->job->ctx, next_phase) : 0;
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    atomic_store(&p->phase, seen + 1);
-    if (atomic_load(&p->sleepers)) futex_wake(&p->phase, p->threads);
+// By one thread while no chunk is out: publishes the next phase that has chunks, or ends the job.
+static void advance(canon_pool *p, int32_t next) {
+  canon_job *job = p->job;
+  int64_t chunks = 0;
+  while (next < job->phases && (chunks = job->prepare(job->ctx, next)) == 0) next++;
+  if (next == job->phases) {
+    atomic_fetch_add(&p->done, 1);
+    futex_wake(&p->done, 1);
     return;
   }
-  for (int i = 0; i < SPINS; i++) {
-    if (atomic_load_explicit(&p->phase, memory_order_acquire) != seen) return;
-    relax();
+  p->current = next;
+  p->chunks = chunks;
+  atomic_store_explicit(&p->finished, 0, memory_order_relaxed);
+  uint32_t seq = atomic_load(&p->phase) + 1;
+  atomic_store(&p->ticket, (uint64_t)seq << 32 | (uint64_t)chunks);
+  atomic_store(&p->phase, seq);
+  if (atomic_load(&p->sleepers)) futex_wake(&p->phase, p->threads);
+}
+
+// Takes the next chunk; -1 when the pool stops.
+static int64_t take(canon_pool *p) {
+  for (int spins = 0;;) {
+    uint64_t t = atomic_load_explicit(&p->ticket, memory_order_acquire);
+    if ((uint32_t)t) {
+      if (atomic_compare_exchange_weak(&p->ticket, &t, t - 1)) return p->chunks - (uint32_t)t;
+      continue;
+    }
+    if (spins++ < SPINS) { relax(); continue; }
+    uint32_t seen = (uint32_t)(t >> 32);
+    atomic_fetch_add(&p->sleepers, 1);
+    while (atomic_load(&p->phase) == seen && !atomic_load(&p->stop)) futex_wait(&p->phase, seen);
+    atomic_fetch_sub(&p->sleepers, 1);
+    if (atomic_load(&p->stop)) return -1;
+    spins = 0;
   }
-  atomic_fetch_add(&p->sleepers, 1);
-  while (atomic_load(&p->phase) == seen) futex_wait(&p->phase, seen);
-  atomic_fetch_sub(&p->sleepers, 1);
 }
 
 typedef struct { canon_pool *pool; int32_t id; } seat;
@@ -89,30 +109,19 @@ static void *work(void *arg) {
 #if defined(__x86_64__)
   _mm_setcsr(0x1f80);                      // to nearest, denormals kept, exceptions masked
 #endif
-  for (uint32_t round = 0;; round++) {
-    while (atomic_load(&p->start) == round && !atomic_load(&p->stop)) futex_wait(&p->start, round);
-    if (atomic_load(&p->stop)) return 0;
-    canon_job *job = p->job;
-    int32_t phases = job->phases;
-    barrier(p, 0);
-    for (int32_t ph = 0; ph < phases; ph++) {
-      int64_t c;
-      while ((c = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed)) < p->chunks) job->run(job->ctx, ph, c, s.id);
-      if (ph + 1 < phases) { barrier(p, ph + 1); continue; }
-      if (atomic_fetch_add(&p->arrived, 1) == p->threads - 1) {
-        atomic_store(&p->arrived, 0);
-        atomic_store(&p->done, round + 1);
-        futex_wake(&p->done, 1);
-      }
-    }
+  for (int64_t chunk; (chunk = take(p)) >= 0;) {
+    int32_t phase = p->current;
+    int64_t chunks = p->chunks;
+    p->job->run(p->job->ctx, phase, chunk, s.id);
+    if (atomic_fetch_add(&p->finished, 1) + 1 == chunks) advance(p, phase + 1);
   }
+  return 0;
 }
 
 void canon_pool_run(canon_pool *p, canon_job *job) {
   uint32_t round = atomic_load(&p->done);
   p->job = job;
-  atomic_store(&p->start, round + 1);
-  futex_wake(&p->start, p->threads);
+  advance(p, 0);
   while (atomic_load(&p->done) == round) futex_wait(&p->done, round);
 }
 
@@ -173,8 +182,8 @@ canon_pool *canon_pool_new(int threads, int isa) {
 
 void canon_pool_free(canon_pool *p) {
   atomic_store(&p->stop, 1);
-  atomic_fetch_add(&p->start, 1);
-  futex_wake(&p->start, p->threads);
+  atomic_fetch_add(&p->phase, 1);
+  futex_wake(&p->phase, p->threads);
   for (int i = 0; i < p->threads; i++) pthread_join(p->thread[i], 0);
   free(p->thread);
   free(p->cpu);

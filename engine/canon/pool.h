@@ -1,4 +1,4 @@
-// A fixed pool of threads that runs a list of phases with a barrier between them.
+// A fixed pool of threads that runs a list of phases, each complete before the next.
 #pragma once
 #include "kernels.h"
 
@@ -6,7 +6,8 @@
 // thread that is held up by a neighbour delays one chunk only.
 typedef struct canon_job {
   int32_t phases;
-  int64_t (*prepare)(void *ctx, int32_t phase);               // by one thread, alone: returns the number of chunks
+  // By one thread, alone, not always one of the pool's: returns the number of chunks, below 2^31; 0 when the phase is done.
+  int64_t (*prepare)(void *ctx, int32_t phase);
   void (*run)(void *ctx, int32_t phase, int64_t chunk, int32_t thread);
   void *ctx;
 } canon_job;

@@ -205,19 +205,39 @@ void canon_fault(canon_program *p, int32_t logits, int32_t row, int32_t kind, in
   }
 }
 
+// What one tile with some rows takes, roughly: reading its codes, then multiplying.
+static int64_t picoseconds(const canon_matrix *m, int32_t rows) {
+  int64_t inputs = m->cols * (int64_t)16;
+  return inputs * (m->form == CANON_INT4 || m->form == CANON_MXFP4 ? 30 : canon_form_bytes(m->form) == 1 ? 60 : 120) + inputs * rows * (m->group ? 20 : 65);
+}
+
 int32_t canon_tiles_per_chunk(const canon_matrix *m, int32_t rows, int32_t threads) {
-  int64_t tiles = (m->rows + 15) / 16, inputs = m->cols * (int64_t)16;
-  int64_t picoseconds = inputs * (m->form == CANON_INT4 || m->form == CANON_MXFP4 ? 30 : canon_form_bytes(m->form) == 1 ? 60 : 120) + inputs * rows * (m->group ? 25 : 120);
-  int64_t n = 2000000 / (picoseconds + 1), most = tiles / (threads * 4);
+  int64_t tiles = (m->rows + 15) / 16, n = 2000000 / (picoseconds(m, rows) + 1), most = tiles / (threads * 4);
   n = n < most ? n : most;
   return (int32_t)(n < 1 ? 1 : n);
 }
 
-static int64_t prepare(void *ctx, int32_t index) {
-  canon_program *p = ctx;
-  const canon_phase *ph = &p->phases[p->begin + index];
+static void run(void *ctx, int32_t index, int64_t chunk, int32_t thread);
+
+// Whether a phase is not worth handing out: a hand-over between threads costs about a microsecond, and single rows have no
+// parts. A decode step then hands out four phases a layer instead of twelve.
+static int alone(const canon_program *p, const canon_phase *ph, int32_t rows) {
   const canon_op *op = &p->ops[ph->first];
-  int32_t rows = canon_rows_of(p, ph->logits);
+  int64_t work = 0;
+  switch (ph->kind) {
+    case PHASE_ROWS: return rows == 1;
+    case PHASE_PRODUCT:
+      for (int32_t i = 0; i < ph->count; i++) work += picoseconds(&op[i].m, rows) * ((op[i].m.rows + 15) / 16);
+      return work <= 5000000;
+    case PHASE_ATTEND:
+      for (int32_t r = 0; r < rows; r++) work += p->step->positions[r] + 1;
+      return work * op->src.width <= 1 << 15;
+    default: return 0;
+  }
+}
+
+static int64_t chunks_of(canon_program *p, const canon_phase *ph, int32_t rows) {
+  const canon_op *op = &p->ops[ph->first];
   int64_t chunks = 0;
   switch (ph->kind) {
     case PHASE_ROWS: {
@@ -242,6 +262,17 @@ static int64_t prepare(void *ctx, int32_t index) {
     case PHASE_UP: canon_ffn_prepare(p, op, 0, &chunks); return chunks;
     default: canon_ffn_prepare(p, op, 1, &chunks); return chunks;
   }
+}
+
+// Runs small phases at once; nobody else works while one is prepared, so the first thread's scratch is free.
+static int64_t prepare(void *ctx, int32_t index) {
+  canon_program *p = ctx;
+  const canon_phase *ph = &p->phases[p->begin + index];
+  int32_t rows = canon_rows_of(p, ph->logits);
+  int64_t chunks = chunks_of(p, ph, rows);
+  if (!alone(p, ph, rows)) return chunks;
+  for (int64_t c = 0; c < chunks; c++) run(p, index, c, 0);
+  return 0;
 }
 
 static void product_chunk(canon_program *p, const canon_phase *ph, int64_t chunk) {
