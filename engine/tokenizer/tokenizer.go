@@ -22,7 +22,7 @@ import (
 )
 
 // MaxFileBytes is the largest tokenizer.json that is read. The largest in use hold about 260,000 tokens in 35 MB.
-const MaxFileBytes = 128 << 20
+const MaxFileBytes = 64 << 20
 
 // ErrUnsupported is wrapped by errors about a component that the file asks for and this package does not implement.
 var ErrUnsupported = errors.New("not supported")
@@ -76,16 +76,16 @@ func LoadFS(fsys fs.FS, name string) (*Tokenizer, error) {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
 	defer f.Close()
-	return read(f, name)
-}
-
-func read(r io.Reader, name string) (*Tokenizer, error) {
-	data, err := io.ReadAll(io.LimitReader(r, MaxFileBytes+1))
+	info, err := f.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: reading %s: %w", name, err)
 	}
-	if len(data) > MaxFileBytes {
+	if info.Size() > MaxFileBytes {
 		return nil, fmt.Errorf("tokenizer: %s is larger than %d MiB, the most a tokenizer.json may have", name, MaxFileBytes>>20)
+	}
+	data := make([]byte, info.Size())
+	if _, err := io.ReadFull(f, data); err != nil {
+		return nil, fmt.Errorf("tokenizer: reading %s: %w", name, err)
 	}
 	t, err := Parse(data)
 	if err != nil {
