@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -44,6 +45,16 @@ func (m *modelState) percent() int64 {
 // errNoModel is why a daemon that was given no model folder, and found none, has no model.
 var errNoModel = errors.New("no model folder was named, and the bundled one is not here")
 
+// openBackend opens the device that the settings name.
+func (s *Server) openBackend(c *engine.Config) (err error) {
+	if s.cfg.Backend != nil {
+		c.Backend, err = s.cfg.Backend(s.cfg.Device)
+	} else if s.cfg.Device != "" && s.cfg.Device != "cpu" {
+		err = fmt.Errorf("device %s: this daemon runs models on the CPU only", s.cfg.Device)
+	}
+	return err
+}
+
 // load opens the model and records progress and outcome.
 func (s *Server) load(ctx context.Context) {
 	c := s.cfg.Engine()
@@ -51,6 +62,9 @@ func (s *Server) load(ctx context.Context) {
 	var eng *engine.Engine
 	err := errNoModel
 	if c.Dir != "" {
+		err = s.openBackend(&c)
+	}
+	if err == nil {
 		eng, err = engine.Open(ctx, c, func(done, total int64) {
 			s.model.mu.Lock()
 			s.model.done, s.model.total = done, total

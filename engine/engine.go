@@ -29,7 +29,7 @@ type Config struct {
 	KVTokens    int          // capacity of the KV cache in tokens over all sequences; 0 = derived from Context and memory
 	Logger      *slog.Logger // nil = discard
 
-	Backend canon.Backend // what runs the forward pass; nil = canon.CPU
+	Backend canon.Backend // what runs the forward pass; nil = canon.CPU; if it is an io.Closer, the engine closes it
 }
 
 // ModelInfo describes an open model. Immutable.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"sync"
 
+	"covey/engine/canon"
 	"covey/engine/chat"
 	"covey/engine/kv"
 	"covey/engine/model"
@@ -25,6 +27,7 @@ type Engine struct {
 	tokenizer *tokenizer.Tokenizer
 	template  *chat.Template // nil = none
 	scheduler *sched.Scheduler
+	backend   canon.Backend
 
 	mu     sync.RWMutex // held for reading while a request is checked against the model, for writing while it is freed
 	model  *model.Model
@@ -35,7 +38,23 @@ type Engine struct {
 // all, in a unit of its own, by one goroutine at a time. Cancelling ctx abandons the load; it does not close an engine
 // once opened.
 func Open(ctx context.Context, c Config, progress func(done, total int64)) (*Engine, error) {
-	c = c.withDefaults()
+	e, err := open(ctx, c.withDefaults(), progress)
+	if err != nil {
+		return nil, errors.Join(err, closeBackend(c.Backend))
+	}
+	e.backend = c.Backend
+	return e, nil
+}
+
+// closeBackend gives a device back; the CPU is nothing to close.
+func closeBackend(b canon.Backend) error {
+	if c, ok := b.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}
+
+func open(ctx context.Context, c Config, progress func(done, total int64)) (*Engine, error) {
 	if c.Sequences < 1 || c.QueueLimit < 1 || c.BatchRows < 1 || c.PrefillRows < 1 || c.PrefillRows > c.BatchRows || c.KVTokens < 0 || c.Context < 0 {
 		return nil, fmt.Errorf("engine: opening: Sequences %d, QueueLimit %d, BatchRows %d, PrefillRows %d, KVTokens %d, Context %d: none may be negative, nor PrefillRows above BatchRows",
 			c.Sequences, c.QueueLimit, c.BatchRows, c.PrefillRows, c.KVTokens, c.Context)
@@ -223,5 +242,5 @@ func (e *Engine) Close() error {
 	}
 	e.closed = true
 	e.scheduler.Close()
-	return e.model.Close()
+	return errors.Join(e.model.Close(), closeBackend(e.backend))
 }

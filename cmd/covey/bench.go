@@ -47,6 +47,7 @@ type benchReport struct {
 	Tokens        int       `json:"tokens"`
 	Model         string    `json:"model"`
 	NumericsID    string    `json:"numerics_id"`
+	Device        string    `json:"device"`
 	ISA           string    `json:"isa"`
 	Threads       int       `json:"threads"`
 	Version       string    `json:"version"`
@@ -78,7 +79,7 @@ func (c *speed) model(con *console, tokens int) error {
 	}
 	defer eng.Close()
 	info := eng.Model()
-	report := benchReport{Runs: c.Runs, PromptTokens: c.Prompt, BytesPerToken: info.BytesPerToken, Model: info.ID, NumericsID: info.NumericsID, ISA: info.ISA, Threads: info.Threads, Version: version}
+	report := benchReport{Device: c.Device, Runs: c.Runs, PromptTokens: c.Prompt, BytesPerToken: info.BytesPerToken, Model: info.ID, NumericsID: info.NumericsID, ISA: info.ISA, Threads: info.Threads, Version: version}
 	request := engine.Request{Prompt: benchPrompt(info, c.Prompt), MaxTokens: tokens, IgnoreEOS: true, Logprobs: -1}
 	report.Tokens = request.MaxTokens
 	for i := range c.Runs + 1 {

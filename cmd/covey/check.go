@@ -16,12 +16,18 @@ type checkCmd struct {
 type checkOracleCmd struct {
 	Dir         string `arg:"" help:"Folder with config.json, model.safetensors and oracle.safetensors."`
 	Activations string `local:"" help:"f32 (weights dequantised) or int8." enum:"f32,int8" default:"f32"`
+	Device      string `local:"" help:"cpu, cuda (the first CUDA device) or cuda:N." default:"cpu" placeholder:"NAME"`
 	JSON        bool   `name:"json" help:"Print one JSON object."`
 }
 
 // Run compares every logit, choice of experts and greedy token.
 func (c *checkOracleCmd) Run(con *console) error {
-	report, err := check.Oracle(con.untilInterrupted(), c.Dir, c.Activations)
+	backend, err := openDevice(c.Device)
+	if err != nil {
+		return err
+	}
+	defer closeDevice(backend)
+	report, err := check.OracleOn(con.untilInterrupted(), backend, c.Dir, c.Activations)
 	if err != nil {
 		return inputError("check", "give a folder with config.json, model.safetensors and oracle.safetensors", "checking "+c.Dir, err)
 	}

@@ -55,6 +55,9 @@ func openEngine(ctx context.Context, con *console, c daemon.EngineConfig) (*engi
 	c.Model = dir
 	config := c.Engine()
 	config.Logger = slog.New(slog.DiscardHandler)
+	if config.Backend, err = openDevice(c.Device); err != nil {
+		return nil, err
+	}
 	eng, err := engine.Open(ctx, config, func(done, total int64) { con.progress("loading", done, total) })
 	con.clear()
 	if err != nil {

@@ -21,6 +21,7 @@ func (c *serveCmd) Run(con *console) error {
 	} else if c.Model == "" {
 		log.Warn("no model", slog.Any("err", err)) // the daemon starts all the same and says so on its pages
 	}
+	c.Backend = openDevice
 	s, err := daemon.New(ctx, c.Config, version, log)
 	if err != nil {
 		return err

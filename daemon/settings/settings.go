@@ -26,8 +26,9 @@ import (
 
 const prefix = "COVEY_"
 
-// Variables with our prefix that are no settings: the file's name, and the switch of the tests' long forms.
-var reserved = []string{"COVEY_CONFIG", "COVEY_LONG"}
+// Variables with our prefix that are no settings: the file's name, the switch of the tests' long forms, and the device call
+// that is made to fail.
+var reserved = []string{"COVEY_CONFIG", "COVEY_LONG", "COVEY_FAIL_AFTER"}
 
 // maxFile bounds a configuration file, in bytes.
 const maxFile = 1 << 20

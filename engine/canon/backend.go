@@ -52,11 +52,11 @@ type Block struct {
 	Size int64 // bytes
 }
 
-// Array is a result of a step: Width numbers of four bytes for each row, rows Stride bytes apart.
+// Array is a result of a step: Width bytes for each row, rows Stride bytes apart.
 type Array struct {
 	At            unsafe.Pointer
-	Width, Stride int64 // bytes
-	Logits        bool  // a row for each of Step.LogitRows instead of one for each of the step's rows
+	Width, Stride int64
+	Logits        bool // a row for each of Step.LogitRows instead of one for each of the step's rows
 }
 
 // Image is a built program as another backend reads it: the list of operations with everything that they point to. It is
@@ -68,8 +68,9 @@ type Image struct {
 	Labels   []string // by canon_op.label
 	Buffers  []Block  // what dst, src and src2 point into
 	Caches   []*KV    // caches of the operations
-	Results  []Array
-	BanWords int // 64-bit words of a ban set
+	Choices  []Array  // what routers write: ids and weights, rows packed
+	Kept     []Array  // buffers that Keep named
+	BanWords int      // 64-bit words of a ban set
 }
 
 // Image describes a built program.
@@ -83,10 +84,10 @@ func (p *Program) Image() (*Image, error) {
 	i := &Image{Limits: p.lim, Ops: unsafe.Pointer(unsafe.SliceData(p.ops)), OpCount: len(p.ops), Labels: p.labels, Buffers: p.buffers, Caches: p.kvs, BanWords: p.step.banWords}
 	for _, c := range p.choices {
 		row := int64(c.k) * 4
-		i.Results = append(i.Results, Array{At: unsafe.Pointer(unsafe.SliceData(c.ids)), Width: row, Stride: row}, Array{At: unsafe.Pointer(unsafe.SliceData(c.weights)), Width: row, Stride: row})
+		i.Choices = append(i.Choices, Array{At: unsafe.Pointer(unsafe.SliceData(c.ids)), Width: row, Stride: row}, Array{At: unsafe.Pointer(unsafe.SliceData(c.weights)), Width: row, Stride: row})
 	}
 	for _, b := range p.kept {
-		i.Results = append(i.Results, Array{At: unsafe.Pointer(b.c.data), Width: int64(b.c.width) * 4, Stride: int64(b.c.stride) * 4, Logits: b.c.logits != 0})
+		i.Kept = append(i.Kept, Array{At: unsafe.Pointer(b.c.data), Width: int64(b.c.width) * 4, Stride: int64(b.c.stride) * 4, Logits: b.c.logits != 0})
 	}
 	return i, nil
 }

@@ -1,6 +1,6 @@
 // The table of functions that each instruction set fills. Every function gives the bits of canon.h.
 #pragma once
-#include "engine.h"
+#include "source.h"
 
 // Quantised rows (rule 1).
 typedef struct {
@@ -79,5 +79,3 @@ const canon_kernels *canon_kernels_avx2(void);
 const canon_kernels *canon_kernels_avx512(void);
 const canon_kernels *canon_kernels_vnni(void);
 const canon_kernels *canon_kernels_for(int isa);  // null unless supported
-
-static inline int64_t canon_form_bytes(int32_t form) { return form == CANON_F32 ? 4 : form == CANON_F16 || form == CANON_BF16 ? 2 : 1; }

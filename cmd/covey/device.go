@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"covey/cuda"
+	"covey/daemon"
+	"covey/engine/canon"
+)
+
+// openDevice opens the backend that --device names; the engine that gets it closes it.
+func openDevice(name string) (canon.Backend, error) {
+	if name == "" || name == "cpu" {
+		return canon.CPU, nil
+	}
+	kind, number, numbered := strings.Cut(name, ":")
+	n := 0
+	if numbered {
+		var err error
+		if n, err = strconv.Atoi(number); err != nil {
+			kind = ""
+		}
+	}
+	if kind != "cuda" {
+		return nil, &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: fmt.Sprintf("device %q is not known", name), Hint: "give cpu, cuda or cuda:N"}
+	}
+	b, err := cuda.Open(n, cuda.Options{})
+	if err != nil {
+		return nil, &daemon.Error{Kind: daemon.KindEnvironment, Code: "device", Message: "opening device " + name, Hint: "covey doctor lists the devices; --device cpu runs without one", Err: err}
+	}
+	return b, nil
+}
+
+// closeDevice closes a backend that no engine was given.
+func closeDevice(b canon.Backend) {
+	if c, ok := b.(io.Closer); ok {
+		_ = c.Close() // the process is about to end
+	}
+}
