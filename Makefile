@@ -2,22 +2,56 @@
 # Needs Go 1.26 and a C compiler. Everything else is a Go module.
 
 SHELL := /bin/bash
-# One tag set for build, vet and test: another set would compile SQLite a second time (about a minute).
-export GOFLAGS := $(GOFLAGS) -tags=sqlite_fts5
+# With nvcc the program has its CUDA engine (tag cuda), otherwise it runs on the CPU only. Include and library paths go through
+# the environment variables that Go's build cache does not know, so that SQLite is not compiled a second time (a minute).
+CUDA_CACHE := .cache/cuda
+NVCC := $(firstword $(wildcard $(CUDA_CACHE)/nvidia/cu13/bin/nvcc) $(shell command -v nvcc))
+ifneq ($(NVCC),)
+CUDA_HOME := $(abspath $(dir $(NVCC))/..)
+CUDA_TAG := ,cuda
+export C_INCLUDE_PATH := $(CURDIR)/cuda/libcuda/include:$(CUDA_HOME)/include
+export LIBRARY_PATH := $(CURDIR)/$(CUDA_CACHE)/lib
+endif
+export GOFLAGS := $(GOFLAGS) -tags=sqlite_fts5$(CUDA_TAG)
 export CGO_ENABLED := 1
+# What kernels are compiled for: one architecture for daily work, all in a release. Others run from PTX.
+CUDA_ARCHS ?= sm_90a
+CUDA_RELEASE := sm_80 sm_86 sm_89 sm_90a sm_100 sm_120
 
 GOROOT  := $(shell go env GOROOT)
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 STATIC  := web/static
 CLIENT  := $(wildcard web/client/*.go web/client/*/*.go web/wire/*.go)
 
-.PHONY: run build wasm test test-long check generate generated bench clean
+.PHONY: run build release cuda cuda-toolchain sanitize wasm test test-long check generate generated bench clean
 
 run: build ## build, start the daemon with the bundled model and print the link
 	bin/covey serve
 
-build: wasm ## bin/covey, one file with the client inside
+build: wasm cuda ## bin/covey, one file with the client inside
 	go build -ldflags="-s -w -X main.version=$(VERSION)" -o bin/covey ./cmd/covey
+
+release: ## bin/covey with kernels for every architecture
+	$(MAKE) build CUDA_ARCHS="$(CUDA_RELEASE)"
+
+cuda: ## kernels and the stand-in for the driver's library, if there is nvcc
+ifneq ($(NVCC),)
+	cuda/build.sh $(CUDA_HOME) $(CUDA_CACHE)/lib $(CUDA_ARCHS)
+else
+	@echo "no nvcc: building without CUDA; 'make cuda-toolchain' installs it for this folder"
+endif
+
+# NVIDIA's compiler as Python wheels (75 MB), for building only; nothing of it is committed or linked.
+CUDA_WHEELS := nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-runtime==13.0.88 nvidia-cuda-cccl==13.0.85
+cuda-toolchain: ## nvcc 13.0 into .cache/cuda
+	@mkdir -p .cache/wheels $(CUDA_CACHE)
+	test "$$(ls .cache/wheels/nvidia_*.whl 2>/dev/null | wc -l)" -ge 5 || python3 -m pip download -q --no-deps --only-binary=:all: -d .cache/wheels $(CUDA_WHEELS)
+	for wheel in .cache/wheels/nvidia_*.whl; do python3 -m zipfile -e $$wheel $(CUDA_CACHE); done
+	chmod +x $(CUDA_CACHE)/nvidia/cu13/bin/* $(CUDA_CACHE)/nvidia/cu13/nvvm/bin/*
+	$(CUDA_CACHE)/nvidia/cu13/bin/nvcc --version | tail -2
+
+sanitize: cuda ## the device's conformance suite under compute-sanitizer; needs a device
+	cuda/sanitize.sh
 
 wasm: $(STATIC)/app.wasm ## the browser client, compressed; prints its size
 
@@ -26,14 +60,17 @@ $(STATIC)/app.wasm: $(CLIENT) go.mod
 	cp $(GOROOT)/lib/wasm/wasm_exec.js $(STATIC)/wasm_exec.js
 	go run ./web/precompress $(STATIC)/app.wasm $(STATIC)/wasm_exec.js
 
-test: wasm check ## vet, staticcheck, generated files, then every test under the race detector
+test: wasm cuda check ## vet, staticcheck, generated files, then every test under the race detector
 	go test -race -timeout 20m ./...
 
-test-long: wasm ## the long forms of the suites (full sweeps, 100 kills, 100 prompts)
+test-long: wasm cuda ## the long forms of the suites (full sweeps, 100 kills, 100 prompts)
 	COVEY_LONG=1 go test -timeout 120m ./...
 
-check: generated
+check: generated cuda
 	go vet ./...
+ifneq ($(CUDA_TAG),)
+	GOFLAGS="$(subst $(CUDA_TAG),,$(GOFLAGS))" go vet ./cuda ./cmd/covey
+endif
 	GOOS=js GOARCH=wasm CGO_ENABLED=0 go vet ./web/client/... ./web/wire/...
 	go tool staticcheck ./...
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt needed:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

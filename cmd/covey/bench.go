@@ -100,11 +100,19 @@ func (c *speed) model(con *console, tokens int) error {
 	con.clear()
 	report.Prefill, report.Decode = median(report.PrefillRuns), median(report.DecodeRuns)
 	report.Used = float64(report.BytesPerToken) * report.Decode / 1e9
-	if report.ReadRuns, err = readSpeed(info.ISA, info.Threads, c.Runs); err != nil {
+	if report.ReadRuns, err = c.read(info.ISA, info.Threads); err != nil {
 		return err
 	}
 	report.Read = median(report.ReadRuns)
 	return c.print(con, report)
+}
+
+// read is what reading alone reaches where the model ran.
+func (c *speed) read(isa string, threads int) ([]float64, error) {
+	if c.Device == "" || c.Device == "cpu" {
+		return readSpeed(isa, threads, c.Runs)
+	}
+	return deviceSpeed(c.Device)
 }
 
 // Run needs no model.
@@ -112,12 +120,12 @@ func (c *readCmd) Run(con *console) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	runs, err := readSpeed(c.ISA, c.Threads, c.Runs)
+	runs, err := c.read(c.ISA, c.Threads)
 	if err != nil {
-		return inputError("bench", "choose another --isa or --threads", "measuring memory", err)
+		return inputError("bench", "choose another --isa, --threads or --device", "measuring memory", err)
 	}
 	if c.JSON {
-		return con.json(benchReport{Read: median(runs), ReadRuns: runs, Runs: c.Runs, ISA: c.ISA, Threads: c.Threads, Version: version})
+		return con.json(benchReport{Device: c.Device, Read: median(runs), ReadRuns: runs, Runs: c.Runs, ISA: c.ISA, Threads: c.Threads, Version: version})
 	}
 	_, err = fmt.Fprintf(con.out, "read %.1f GB/s (median of %d; %.1f to %.1f)\n", median(runs), len(runs), slices.Min(runs), slices.Max(runs))
 	return err

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 
+	"covey/cuda"
 	"covey/daemon"
 	"covey/daemon/doctor"
 )
@@ -23,6 +26,7 @@ func (c *doctorCmd) Run(con *console) error {
 		dir = c.Model
 	}
 	findings := doctor.Examine(con.untilInterrupted(), doctor.Options{Addr: c.Addr, Data: c.Data, Model: dir, ISA: c.ISA, Threads: c.Threads})
+	findings = append(findings, examineCUDA(c.Device)...)
 	worst := doctor.Worst(findings)
 	if c.JSON {
 		err = con.json(map[string]any{"status": worst, "findings": findings})
@@ -37,4 +41,55 @@ func (c *doctorCmd) Run(con *console) error {
 		}
 	}
 	return verdict(err, worst != doctor.Fail, "this machine is not ready")
+}
+
+// examineCUDA looks at the driver and at every CUDA device. Only a device that the settings name must work.
+func examineCUDA(device string) []doctor.Finding {
+	f := doctor.Finding{Name: "cuda", Status: doctor.OK}
+	wanted := strings.HasPrefix(device, "cuda")
+	driver, err := cuda.Driver()
+	infos, err2 := cuda.Devices()
+	switch err = errors.Join(err, err2); {
+	case errors.Is(err, cuda.ErrNotBuilt):
+		f.Detail = "built without CUDA"
+		f.Hint = "make cuda-toolchain, then make"
+	case err != nil:
+		f.Detail, f.Status = err.Error(), doctor.Warn
+	case driver == 0:
+		f.Detail = "no driver"
+	default:
+		f.Detail = fmt.Sprintf("driver for CUDA %d.%d, %d devices", driver/1000, driver%1000/10, len(infos))
+	}
+	if wanted && len(infos) == 0 {
+		f.Status = doctor.Fail
+		if f.Hint == "" {
+			f.Hint = "--device cpu runs without one"
+		}
+	}
+	findings := []doctor.Finding{f}
+	for _, i := range infos {
+		findings = append(findings, examineDevice(i))
+	}
+	return findings
+}
+
+// examineDevice opens a device and measures its links.
+func examineDevice(i cuda.Info) doctor.Finding {
+	f := doctor.Finding{Name: fmt.Sprintf("cuda:%d", i.Ordinal), Status: doctor.OK}
+	f.Detail = fmt.Sprintf("%s, capability %d.%d, %d multiprocessors, %d MB, PCI %s", i.Name, i.Major, i.Minor, i.Multiprocessors, i.Memory>>20, i.PCI)
+	if len(i.Peers) > 0 {
+		f.Detail += fmt.Sprintf(", reads devices %v", i.Peers)
+	}
+	b, err := cuda.Open(i.Ordinal, cuda.Options{})
+	if err == nil {
+		var w cuda.Bandwidth
+		if w, err = b.Measure(); err == nil {
+			f.Detail += fmt.Sprintf(", %.1f GB/s to it, %.1f from it, %.0f on it", w.Upload/1e9, w.Download/1e9, w.Copy/1e9)
+		}
+		err = errors.Join(err, b.Close())
+	}
+	if err != nil {
+		f.Status, f.Hint = doctor.Warn, err.Error()
+	}
+	return f
 }

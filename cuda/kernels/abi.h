@@ -8,19 +8,21 @@
 // and its launch geometry is in plan.c. The number of rows is read from p->step in device memory, so that one captured
 // graph serves every step up to its bucket: a block whose row is not below the step's rows returns.
 //
-// Weights: integer forms lie as layout.h says, at canon_matrix.codes (scales is unused); float forms are plain rows. A record
-// is gate, up and down, each at a multiple of 256 bytes: canon_matrix.codes_at is that offset, codes is null; a table holds
-// one record's address an expert, null = not here.
+// Weights: int4 and int8 with one scale a group and the form's own offset lie as layout.h says ("tiled"); every other form
+// lies as the CPU packs it (engine/canon/packed.h), codes, scales and offsets each at a multiple of 256 bytes. A record is
+// gate, up and down: codes_at and so on are offsets from its start, the pointers are null, and a table holds one record's
+// address an expert, null = not here.
 #pragma once
 #include "layout.h"
+#include "../../engine/canon/packed.h"
 
 enum { COVEY_ALIGN = 256, COVEY_ANGLES = 8 };
 
 CANON_FN int64_t covey_round(int64_t n) { return (n + COVEY_ALIGN - 1) / COVEY_ALIGN * COVEY_ALIGN; }
 
-// Bytes of a matrix in device memory.
-CANON_FN int64_t covey_matrix_size(const canon_matrix *m) {
-  return covey_round(m->group ? covey_blocks_size(m) : (int64_t)m->rows * m->cols * covey_form_bytes(m->form));
+// Whether a weight lies as layout.h says.
+CANON_FN int32_t covey_tiled(const canon_matrix *m) {
+  return (m->form == CANON_INT4 || m->form == CANON_INT8) && m->offset == CANON_OFFSET_FORM && m->sub == m->group && m->scale_form <= CANON_BF16;
 }
 
 // Quantised rows (rule 1). A reader takes stride = groups * group and groups from its matrix.
@@ -41,7 +43,7 @@ typedef struct {
   covey_codes codes, inner[2];       // inputs of products; between up and down: [0] shared (a row), [1] routed (a slot)
   float *inner_float[2];             // silu(gate) * up before its quantisation, or where down has a float form
   float *routed_out;                 // [rows * k, hidden] outputs of routed experts, one row a slot
-  float *partial;                    // attention: [rows, partial_blocks, heads, dim + 2]: m, l and o of each block
+  float *partial;                    // attention: [rows, partial_blocks, heads, values + 2]: m, l and o of each block
   int32_t partial_blocks;
   int32_t *item_n, *order_row, *order_slot;  // [1], [rows * k], [rows * k]
   covey_item *items;                 // [experts], ids ascending, the first *item_n are used

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 
+	"covey/engine/canon"
 	"covey/engine/model"
 	"covey/engine/weights"
 )
@@ -36,6 +37,11 @@ const (
 // checkpoint of float weights, whose arithmetic is the same; where weights are quantised it passes if the mean KL
 // divergence is at most 0.02. The KV cache is f32.
 func Oracle(ctx context.Context, dir, activations string) (Report, error) {
+	return OracleOn(ctx, canon.CPU, dir, activations)
+}
+
+// OracleOn is Oracle with the forward pass on a backend.
+func OracleOn(ctx context.Context, backend canon.Backend, dir, activations string) (Report, error) {
 	checkpoint, err := weights.Open(dir)
 	if err != nil {
 		return Report{}, err
@@ -47,7 +53,7 @@ func Oracle(ctx context.Context, dir, activations string) (Report, error) {
 	}
 	defer reference.Close()
 	const chunk = 7
-	m, err := model.Load(ctx, checkpoint, model.Options{KV: "f32", Activations: activations, MaxRows: chunk}, nil)
+	m, err := model.Load(ctx, checkpoint, model.Options{KV: "f32", Activations: activations, MaxRows: chunk, Backend: backend}, nil)
 	if err != nil {
 		return Report{}, err
 	}

@@ -1,0 +1,331 @@
+//go:build cuda
+
+package cuda
+
+/*
+#include <stdlib.h>
+#include "driver.h"
+*/
+import "C"
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"reflect"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+	"unsafe"
+
+	"gorgonia.org/cu"
+)
+
+// Built says whether the package was compiled with build tag cuda.
+const Built = true
+
+// The kernels, one file a source: machine code where the architecture was known, PTX for later ones.
+//
+//go:embed kernels/*.fatbin
+var images embed.FS
+
+// gorgonia.org/cu hides its handles; they are the only field of these structs.
+var (
+	_ = [1]struct{}{}[unsafe.Sizeof(cu.Stream{})-unsafe.Sizeof(C.CUstream(nil))]
+	_ = [1]struct{}{}[unsafe.Sizeof(cu.Function{})-unsafe.Sizeof(C.CUfunction(nil))]
+)
+
+func streamOf(s cu.Stream) C.CUstream       { return *(*C.CUstream)(unsafe.Pointer(&s)) }
+func functionOf(f cu.Function) C.CUfunction { return *(*C.CUfunction)(unsafe.Pointer(&f)) }
+
+// call makes one driver call through gorgonia.org/cu: the one way in, beside result.
+func call(name string, f func() error) error {
+	if C.covey_injected() != 0 {
+		return &Error{Call: name, Injected: true}
+	}
+	err := f()
+	if err == nil {
+		return nil
+	}
+	code := 999
+	if v := reflect.ValueOf(err); v.CanInt() { // cu's error type is the unexported CUresult
+		code = int(v.Int())
+	}
+	return failure(name, code)
+}
+
+// result makes one driver call of driver.c.
+func result(name string, f func() C.CUresult) error {
+	if C.covey_injected() != 0 {
+		return &Error{Call: name, Injected: true}
+	}
+	if code := int(f()); code != 0 {
+		return failure(name, code)
+	}
+	return nil
+}
+
+func failure(name string, code int) *Error {
+	return &Error{Call: name, Code: code, Text: C.GoString(C.covey_error_name(C.int(code))) + ": " + C.GoString(C.covey_error_text(C.int(code)))}
+}
+
+// FailAfter lets the n-th driver call from now fail; 0 ends it. Calls is how many were made so far.
+func FailAfter(n int64) { C.covey_fail_after(C.int64_t(n)) }
+
+// Calls is the number of driver calls made so far.
+func Calls() int64 { return int64(C.covey_calls()) }
+
+// Driver is the newest CUDA version that the driver supports, as 1000 * major + 10 * minor; 0 if there is no driver.
+func Driver() (int, error) { return cu.Version(), nil }
+
+// Devices describes all devices; none if there is no driver.
+func Devices() ([]Info, error) {
+	var n int
+	err := call("cuDeviceGetCount", func() (err error) { n, err = cu.NumDevices(); return })
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]Info, n)
+	for i := range infos {
+		if infos[i], err = describe(i, n); err != nil {
+			return nil, err
+		}
+	}
+	return infos, nil
+}
+
+func describe(ordinal, devices int) (Info, error) {
+	i := Info{Ordinal: ordinal}
+	d := cu.Device(ordinal)
+	get := func(a cu.DeviceAttribute, to *int) error {
+		return call("cuDeviceGetAttribute", func() (err error) { *to, err = d.Attribute(a); return })
+	}
+	var pci [32]C.char
+	err := errors.Join(
+		call("cuDeviceGetName", func() (err error) { i.Name, err = d.Name(); return }),
+		call("cuDeviceTotalMem", func() (err error) { i.Memory, err = d.TotalMem(); return }),
+		get(cu.ComputeCapabilityMajor, &i.Major), get(cu.ComputeCapabilityMinor, &i.Minor), get(cu.MultiprocessorCount, &i.Multiprocessors),
+		get(97, &i.SharedMemoryBlock), // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+		result("cuDeviceGetPCIBusId", func() C.CUresult { return C.covey_pci(&pci[0], C.int(len(pci)), C.CUdevice(ordinal)) }))
+	if err != nil {
+		return i, err
+	}
+	i.PCI = C.GoString(&pci[0])
+	for o := range devices {
+		if o == ordinal {
+			continue
+		}
+		var can int
+		if err := call("cuDeviceCanAccessPeer", func() (err error) { can, err = d.CanAccessPeer(cu.Device(o)); return }); err != nil {
+			return i, err
+		}
+		if can != 0 {
+			i.Peers = append(i.Peers, o)
+		}
+	}
+	return i, nil
+}
+
+// notFound is CUDA_ERROR_NOT_FOUND: no such kernel in a module.
+const notFound = 500
+
+// loadLimit is the watchdog's time where kernels are compiled for the device or a whole model is copied.
+const loadLimit = 30 * time.Minute
+
+// Backend is one device with its context, kernels and memory. Safe for use by several goroutines; work is done in order.
+type Backend struct {
+	info    Info
+	options Options
+	work    chan func()
+	stream  cu.Stream
+
+	functions [C.COVEY_KERNEL_COUNT]C.CUfunction
+	fast      C.int32_t                 // families of fast kernels that are there and wanted
+	granted   [C.COVEY_KERNEL_COUNT]int // bytes of shared memory asked for
+	modules   []cu.Module
+
+	mu     sync.Mutex
+	lost   error
+	ledger []Ledger
+	closed bool
+}
+
+// Open takes a device into use. The caller closes it after everything that it loaded.
+func Open(ordinal int, o Options) (*Backend, error) {
+	if o.Watchdog == 0 {
+		o.Watchdog = time.Minute
+	}
+	if v := os.Getenv("COVEY_FAIL_AFTER"); v != "" {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("cuda: COVEY_FAIL_AFTER: %q is not a number", v)
+		}
+		FailAfter(n)
+	}
+	infos, err := Devices()
+	if err != nil {
+		return nil, err
+	}
+	if ordinal < 0 || ordinal >= len(infos) {
+		return nil, fmt.Errorf("cuda: device %d of %d: %w", ordinal, len(infos), ErrNoDevice)
+	}
+	b := &Backend{info: infos[ordinal], options: o, work: make(chan func())}
+	go b.loop()
+	if err := b.do("opening", loadLimit, b.open); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
+// loop is the device's thread. A closed channel ends it, and the thread with it, since it stays locked.
+func (b *Backend) loop() {
+	runtime.LockOSThread()
+	for f := range b.work {
+		f()
+	}
+}
+
+// do runs f in the device's thread. Beyond the limit the device counts as lost: f may still run, and everything that it
+// touches is abandoned.
+func (b *Backend) do(what string, limit time.Duration, f func() error) error {
+	if err := b.alive(); err != nil {
+		return err
+	}
+	watchdog := time.NewTimer(limit)
+	defer watchdog.Stop()
+	done := make(chan error, 1)
+	select {
+	case b.work <- func() { done <- f() }:
+	case <-watchdog.C:
+		return b.lose(fmt.Errorf("cuda: %s: waited %v for the device: %w", what, limit, ErrLost))
+	}
+	select {
+	case err := <-done:
+		var e *Error
+		if errors.As(err, &e) && e.sticky() {
+			return b.lose(fmt.Errorf("cuda: %s: %w: %w", what, err, ErrLost))
+		}
+		if err != nil {
+			return fmt.Errorf("cuda: %s: %w", what, err)
+		}
+		return nil
+	case <-watchdog.C:
+		return b.lose(fmt.Errorf("cuda: %s: no answer within %v: %w", what, limit, ErrLost))
+	}
+}
+
+func (b *Backend) alive() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return errors.New("cuda: device is closed")
+	}
+	return b.lost
+}
+
+// lose records the first reason.
+func (b *Backend) lose(err error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.lost == nil {
+		b.lost = err
+	}
+	return err
+}
+
+func (b *Backend) open() error {
+	var context cu.CUContext
+	if err := call("cuDevicePrimaryCtxRetain", func() (err error) { context, err = cu.Device(b.info.Ordinal).RetainPrimaryCtx(); return }); err != nil {
+		return err
+	}
+	if err := call("cuCtxSetCurrent", func() error { return cu.SetCurrentContext(context) }); err != nil {
+		return err
+	}
+	if err := call("cuStreamCreate", func() (err error) { b.stream, err = cu.MakeStream(cu.NonBlocking); return }); err != nil {
+		return err
+	}
+	files, err := images.ReadDir("kernels")
+	if err != nil {
+		return fmt.Errorf("reading kernels: %w", err)
+	}
+	for _, f := range files {
+		image, err := images.ReadFile(path.Join("kernels", f.Name()))
+		if err != nil {
+			return fmt.Errorf("reading kernels: %w", err)
+		}
+		var m cu.Module
+		if err := call("cuModuleLoadData", func() (err error) { m, err = cu.LoadData(string(image)); return }); err != nil {
+			return fmt.Errorf("%s on compute capability %d.%d: %w", f.Name(), b.info.Major, b.info.Minor, err)
+		}
+		b.modules = append(b.modules, m)
+	}
+	if !b.options.Plain {
+		b.fast = C.COVEY_FAST_PRODUCTS | C.COVEY_FAST_EXPERTS | C.COVEY_FAST_ATTENTION
+	}
+	for k := range b.functions {
+		b.functions[k], err = b.function(C.GoString(C.covey_kernel_name(C.int32_t(k))))
+		if e := (*Error)(nil); k >= C.COVEY_PLAIN_COUNT && errors.As(err, &e) && e.Code == notFound {
+			b.fast &^= C.covey_kernel_family(C.int32_t(k)) // not made for this device
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// function finds a kernel in one of the modules.
+func (b *Backend) function(name string) (C.CUfunction, error) {
+	var err error
+	for _, m := range b.modules {
+		var f cu.Function
+		if err = call("cuModuleGetFunction", func() (err error) { f, err = m.Function(name); return }); err == nil {
+			return functionOf(f), nil
+		}
+		var e *Error
+		if errors.As(err, &e) && (e.Injected || e.Code != notFound) {
+			break
+		}
+	}
+	return nil, fmt.Errorf("kernel %s: %w", name, err)
+}
+
+// Name is what reports call the backend.
+func (b *Backend) Name() string { return fmt.Sprintf("cuda:%d", b.info.Ordinal) }
+
+// Info describes the device.
+func (b *Backend) Info() Info { return b.info }
+
+// Close gives the device back; close runners first. A lost device's memory is left to the end of the process.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return nil
+	}
+	lost := b.lost
+	b.mu.Unlock()
+	var err error
+	if lost == nil {
+		err = b.do("closing", b.options.Watchdog, func() error {
+			var errs []error
+			for _, m := range b.modules {
+				errs = append(errs, call("cuModuleUnload", m.Unload))
+			}
+			if b.stream != (cu.Stream{}) {
+				errs = append(errs, call("cuStreamDestroy", b.stream.Destroy))
+			}
+			errs = append(errs, call("cuDevicePrimaryCtxRelease", cu.Device(b.info.Ordinal).ReleasePrimaryCtx))
+			return errors.Join(errs...)
+		})
+	}
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	if lost == nil {
+		close(b.work)
+	}
+	return err
+}

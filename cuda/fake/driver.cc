@@ -1,0 +1,283 @@
+// A driver for tests: libcuda.so.1 over ordinary memory. Copies and launches happen at once in the calling thread; kernels
+// are the sources of cuda/kernels compiled by emulate.h. A captured stream records its calls in a graph instead. Calls that
+// the host code must not make (a freed or unknown address, a launch beyond the device's limits, another thread's missing
+// context) are refused as a real driver would.
+//
+// COVEY_FAKE_DEVICES: how many devices there are (1). COVEY_FAKE_MEMORY: bytes of each (1 GiB). COVEY_FAKE_HANG: if
+// set, waiting for a stream never ends.
+#include <cstdio>
+#include <cstdlib>
+#include <dlfcn.h>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <unistd.h>
+#include <vector>
+#include "emulate.h"
+#include "../kernels/abi.h"
+
+typedef int result;
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, LAUNCH_OUT_OF_RESOURCES = 701 };
+
+// ---- fibers ------------------------------------------------------------------------------------------------------------
+
+uint3_ threadIdx, blockIdx, blockDim, gridDim;
+unsigned char *emulated_dynamic;
+
+typedef void (*kernel)(canon_op, const covey_program *);
+enum { MOST_THREADS = 1024, STACK = 64 << 10, MOST_SHARED = 227 << 10 };
+
+struct fiber { void *sp; int done, waits; uint64_t barrier, exchange; };   // waits: for exchange `exchange` of its warp
+static fiber fibers[MOST_THREADS];
+static char *stacks;
+static void *scheduler;
+static int current;
+static uint64_t passed;                                  // barriers that the block has passed
+struct warp_state { uint64_t slots[2][32], exchanges; int lanes, arrived, done; };
+static warp_state warps[MOST_THREADS / 32];
+static kernel body;
+static const canon_op *body_op;
+static const covey_program *body_program;
+
+// Saves the callee's registers on the stack and continues on another one.
+extern "C" void emulated_switch(void **save, void *to);
+#if defined(__x86_64__)
+asm(".text\n.globl emulated_switch\nemulated_switch:\n"
+    "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
+    "mov %rsp,(%rdi)\nmov %rsi,%rsp\n"
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n");
+static void *first_frame(char *top, void (*entry)()) {
+  void **sp = (void **)((uintptr_t)top & ~(uintptr_t)15);
+  *--sp = 0;                                             // the entry's return address, never used
+  *--sp = (void *)entry;
+  for (int i = 0; i < 6; i++) *--sp = 0;
+  return sp;
+}
+#elif defined(__aarch64__)
+asm(".text\n.globl emulated_switch\nemulated_switch:\n"
+    "sub sp,sp,#160\nstp x19,x20,[sp]\nstp x21,x22,[sp,#16]\nstp x23,x24,[sp,#32]\nstp x25,x26,[sp,#48]\nstp x27,x28,[sp,#64]\nstp x29,x30,[sp,#80]\n"
+    "stp d8,d9,[sp,#96]\nstp d10,d11,[sp,#112]\nstp d12,d13,[sp,#128]\nstp d14,d15,[sp,#144]\n"
+    "mov x9,sp\nstr x9,[x0]\nmov sp,x1\n"
+    "ldp x19,x20,[sp]\nldp x21,x22,[sp,#16]\nldp x23,x24,[sp,#32]\nldp x25,x26,[sp,#48]\nldp x27,x28,[sp,#64]\nldp x29,x30,[sp,#80]\n"
+    "ldp d8,d9,[sp,#96]\nldp d10,d11,[sp,#112]\nldp d12,d13,[sp,#128]\nldp d14,d15,[sp,#144]\nadd sp,sp,#160\nret\n");
+static void *first_frame(char *top, void (*entry)()) {
+  uint64_t *sp = (uint64_t *)((uintptr_t)top & ~(uintptr_t)15) - 20;
+  memset(sp, 0, 160);
+  sp[11] = (uint64_t)entry;
+  return sp;
+}
+#endif
+
+static void leave() { emulated_switch(&fibers[current].sp, scheduler); }
+static void complete(warp_state &w) {
+  if (w.arrived && w.arrived + w.done == w.lanes) { w.exchanges++; w.arrived = 0; }
+}
+static void enter() {
+  body(*body_op, body_program);
+  fibers[current].done = 1;
+  warps[current / 32].done++;
+  complete(warps[current / 32]);
+  for (;;) leave();
+}
+void emulated_barrier() {
+  uint64_t mine = ++fibers[current].barrier;
+  while (passed < mine) leave();
+}
+const uint64_t *emulated_exchange(uint64_t v) {
+  fiber &f = fibers[current];
+  warp_state &w = warps[current / 32];
+  uint64_t n = w.exchanges;                              // no lane can be a whole exchange ahead of another
+  w.slots[n & 1][current % 32] = v;
+  w.arrived++;
+  complete(w);
+  f.waits = 1;
+  f.exchange = n;
+  while (w.exchanges <= n) leave();
+  f.waits = 0;
+  return w.slots[n & 1];
+}
+// Runs the lanes of a warp until all wait for the barrier or have ended.
+static void run_warp(int warp) {
+  warp_state &w = warps[warp];
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (int t = warp * 32; t < warp * 32 + w.lanes; t++) {
+      fiber &f = fibers[t];
+      if (f.done || f.barrier > passed || (f.waits && w.exchanges <= f.exchange)) continue;
+      current = t;
+      threadIdx = {(uint32_t)t, 0, 0};
+      emulated_switch(&scheduler, f.sp);
+      moved = true;
+    }
+  }
+}
+static void run_block() {
+  int n = (int)blockDim.x, count = (n + 31) / 32;
+  passed = 0;
+  for (int t = 0; t < n; t++) fibers[t] = {first_frame(stacks + (size_t)(t + 1) * STACK, enter), 0, 0, 0, 0};
+  for (int w = 0; w < count; w++) { warps[w].exchanges = 0; warps[w].arrived = warps[w].done = 0; warps[w].lanes = n - w * 32 < 32 ? n - w * 32 : 32; }
+  for (int left = 1; left; passed++) {
+    left = 0;
+    for (int w = 0; w < count; w++) {
+      run_warp(w);
+      left += warps[w].lanes - warps[w].done;
+    }
+  }
+}
+static void run_kernel(kernel k, const uint32_t *grid, uint32_t threads, uint32_t shared, const canon_op &op, const covey_program *p) {
+  static std::vector<unsigned char> dynamic(MOST_SHARED + 64);
+  if (!stacks) stacks = (char *)aligned_alloc(4096, (size_t)MOST_THREADS * STACK);
+  emulated_dynamic = (unsigned char *)(((uintptr_t)dynamic.data() + 63) & ~(uintptr_t)63);
+  body = k;
+  body_op = &op;
+  body_program = p;
+  blockDim = {threads, 1, 1};
+  gridDim = {grid[0], grid[1], grid[2]};
+  for (uint32_t z = 0; z < grid[2]; z++)
+    for (uint32_t y = 0; y < grid[1]; y++)
+      for (uint32_t x = 0; x < grid[0]; x++) {
+        blockIdx = {x, y, z};
+        memset(emulated_dynamic, 0xcd, shared);          // what was there is nobody's zero
+        run_block();
+      }
+}
+
+// ---- state -------------------------------------------------------------------------------------------------------------
+
+static std::recursive_mutex mu;
+static std::map<uintptr_t, size_t> allocations;          // address -> bytes, all devices
+static size_t in_use, host_in_use;
+static std::map<void *, size_t> pinned;
+static thread_local int context;                         // device + 1; 0 = none
+
+struct graph { std::vector<std::function<result()>> calls; };
+struct stream { graph *capture; };
+struct event { double at; };
+struct function { kernel k; int shared; char name[64]; };
+
+static long setting(const char *name, long absent) { const char *v = getenv(name); return v ? atol(v) : absent; }
+static int devices() { return (int)setting("COVEY_FAKE_DEVICES", 1); }
+static size_t memory() { return (size_t)setting("COVEY_FAKE_MEMORY", 1L << 30); }
+static bool owned(uintptr_t at, size_t n) {
+  auto it = allocations.upper_bound(at);
+  if (it == allocations.begin()) return false;
+  --it;
+  return at >= it->first && at + n <= it->first + it->second;
+}
+static result submit(stream *s, std::function<result()> call) {
+  if (!context) return INVALID_CONTEXT;
+  if (s && s->capture) { s->capture->calls.push_back(std::move(call)); return OK; }
+  return call();
+}
+#define API extern "C" __attribute__((visibility("default"))) result
+#define LOCK std::lock_guard<std::recursive_mutex> lock(mu)
+
+API cuInit(unsigned) { return OK; }
+API cuDriverGetVersion(int *v) { *v = 13000; return OK; }
+API cuDeviceGetCount(int *n) { *n = devices(); return OK; }
+API cuDeviceGet(int *d, int ordinal) { if (ordinal < 0 || ordinal >= devices()) return INVALID_DEVICE; *d = ordinal; return OK; }
+API cuDeviceGetName(char *name, int n, int d) { snprintf(name, (size_t)n, "Emulated device %d", d); return OK; }
+API cuDeviceTotalMem_v2(size_t *n, int) { *n = memory(); return OK; }
+API cuDeviceGetAttribute(int *v, int attribute, int) {
+  switch (attribute) {
+    case 1: *v = MOST_THREADS; break;
+    case 16: *v = 4; break;                              // multiprocessors
+    case 75: *v = 8; break;                              // capability 8.0
+    case 76: *v = 0; break;
+    case 97: *v = MOST_SHARED; break;                    // shared memory a block may opt in to
+    default: *v = 1;
+  }
+  return OK;
+}
+API cuDeviceGetPCIBusId(char *id, int n, int d) { snprintf(id, (size_t)n, "0000:%02x:00.0", d); return OK; }
+API cuDeviceCanAccessPeer(int *can, int a, int b) { *can = a != b; return OK; }
+API cuDevicePrimaryCtxRetain(void **c, int d) { *c = (void *)(intptr_t)(d + 1); return OK; }
+API cuDevicePrimaryCtxRelease_v2(int) { return OK; }
+API cuCtxSetCurrent(void *c) { context = (int)(intptr_t)c; return OK; }
+API cuCtxSynchronize() { return context ? OK : INVALID_CONTEXT; }
+API cuGetErrorName(int code, const char **s) { *s = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_EMULATED"; return OK; }
+API cuGetErrorString(int code, const char **s) { *s = code == OUT_OF_MEMORY ? "out of memory" : "emulated error"; return OK; }
+
+API cuMemGetInfo_v2(size_t *free, size_t *total) { LOCK; if (!context) return INVALID_CONTEXT; *total = memory(); *free = memory() - in_use; return OK; }
+API cuMemAlloc_v2(uintptr_t *p, size_t n) {
+  LOCK;
+  if (!context) return INVALID_CONTEXT;
+  if (n == 0) return INVALID_VALUE;
+  if (in_use + n > memory()) return OUT_OF_MEMORY;
+  void *m = aligned_alloc(256, (n + 255) / 256 * 256);
+  memset(m, 0xcd, n);
+  *p = (uintptr_t)m;
+  allocations[*p] = n;
+  in_use += n;
+  return OK;
+}
+API cuMemFree_v2(uintptr_t p) {
+  LOCK;
+  auto it = allocations.find(p);
+  if (it == allocations.end()) return INVALID_VALUE;
+  in_use -= it->second;
+  free((void *)p);
+  allocations.erase(it);
+  return OK;
+}
+API cuMemHostAlloc(void **p, size_t n, unsigned) { LOCK; if (!context) return INVALID_CONTEXT; *p = aligned_alloc(256, (n + 255) / 256 * 256); memset(*p, 0xcd, n); pinned[*p] = n; host_in_use += n; return OK; }
+API cuMemFreeHost(void *p) { LOCK; auto it = pinned.find(p); if (it == pinned.end()) return INVALID_VALUE; host_in_use -= it->second; free(p); pinned.erase(it); return OK; }
+API covey_fake_in_use(size_t *device, size_t *host) { LOCK; *device = in_use; *host = host_in_use; return OK; }
+
+API cuMemcpyHtoDAsync_v2(uintptr_t d, const void *h, size_t n, stream *s) { LOCK; if (!owned(d, n)) return INVALID_VALUE; return submit(s, [=] { memcpy((void *)d, h, n); return OK; }); }
+API cuMemcpyDtoHAsync_v2(void *h, uintptr_t d, size_t n, stream *s) { LOCK; if (!owned(d, n)) return INVALID_VALUE; return submit(s, [=] { memcpy(h, (void *)d, n); return OK; }); }
+API cuMemcpyDtoDAsync_v2(uintptr_t a, uintptr_t b, size_t n, stream *s) { LOCK; if (!owned(a, n) || !owned(b, n)) return INVALID_VALUE; return submit(s, [=] { memmove((void *)a, (void *)b, n); return OK; }); }
+API cuMemcpyHtoD_v2(uintptr_t d, const void *h, size_t n) { return cuMemcpyHtoDAsync_v2(d, h, n, 0); }
+API cuMemcpyDtoH_v2(void *h, uintptr_t d, size_t n) { return cuMemcpyDtoHAsync_v2(h, d, n, 0); }
+API cuMemcpyDtoD_v2(uintptr_t a, uintptr_t b, size_t n) { return cuMemcpyDtoDAsync_v2(a, b, n, 0); }
+API cuMemsetD8Async(uintptr_t d, unsigned char v, size_t n, stream *s) { LOCK; if (!owned(d, n)) return INVALID_VALUE; return submit(s, [=] { memset((void *)d, v, n); return OK; }); }
+API cuMemsetD8_v2(uintptr_t d, unsigned char v, size_t n) { return cuMemsetD8Async(d, v, n, 0); }
+
+API cuModuleLoadData(void **m, const void *image) { if (!context) return INVALID_CONTEXT; *m = (void *)image; return OK; }
+API cuModuleUnload(void *) { return OK; }
+API cuModuleGetFunction(function **f, void *, const char *name) {
+  void *k = dlsym(RTLD_DEFAULT, name);
+  if (!k) {
+    static void *self = dlopen("libcuda.so.1", RTLD_NOW);
+    k = self ? dlsym(self, name) : 0;
+  }
+  if (!k) return NOT_FOUND;
+  *f = new function{(kernel)k, 48 << 10, ""};
+  snprintf((*f)->name, sizeof (*f)->name, "%s", name);
+  return OK;
+}
+API cuFuncSetAttribute(function *f, int attribute, int v) { if (attribute == 8) { if (v > MOST_SHARED) return INVALID_VALUE; f->shared = v; } return OK; }
+API cuFuncGetAttribute(int *v, int, function *) { *v = 0; return OK; }
+API cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, stream *s, void **args, void **) {
+  LOCK;
+  if (!f) return INVALID_HANDLE;
+  if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || !bx || by != 1 || bz != 1 || bx > MOST_THREADS || (int)shared > f->shared) {
+    fprintf(stderr, "emulated driver: %s refused: grid %u %u %u, %u threads, %u bytes\n", f->name, gx, gy, gz, bx, shared);
+    return LAUNCH_OUT_OF_RESOURCES;
+  }
+  canon_op op = *(canon_op *)args[0];
+  const covey_program *p = *(const covey_program **)args[1];
+  kernel k = f->k;
+  return submit(s, [=] { uint32_t grid[3] = {gx, gy, gz}; run_kernel(k, grid, bx, shared, op, p); return OK; });
+}
+
+API cuStreamCreate(stream **s, unsigned) { if (!context) return INVALID_CONTEXT; *s = new stream{0}; return OK; }
+API cuStreamDestroy_v2(stream *s) { delete s; return OK; }
+API cuStreamSynchronize(stream *s) {
+  if (s && s->capture) return 900;
+  if (getenv("COVEY_FAKE_HANG")) for (;;) pause();
+  return OK;
+}
+API cuStreamQuery(stream *) { return OK; }
+API cuStreamBeginCapture_v2(stream *s, int) { s->capture = new graph; return OK; }
+API cuStreamEndCapture(stream *s, graph **g) { *g = s->capture; s->capture = 0; return OK; }
+API cuGraphInstantiateWithFlags(graph **e, graph *g, unsigned long long) { *e = new graph(*g); return OK; }
+API cuGraphLaunch(graph *e, stream *s) { LOCK; return submit(s, [=] { for (auto &c : e->calls) if (result r = c()) return r; return (result)OK; }); }
+API cuGraphExecDestroy(graph *e) { delete e; return OK; }
+API cuGraphDestroy(graph *g) { delete g; return OK; }
+API cuEventCreate(event **e, unsigned) { *e = new event{0}; return OK; }
+API cuEventDestroy_v2(event *e) { delete e; return OK; }
+API cuEventRecord(event *, stream *) { return OK; }
+API cuEventSynchronize(event *) { return OK; }
+API cuEventQuery(event *) { return OK; }
+API cuEventElapsedTime_v2(float *ms, event *, event *) { *ms = 1; return OK; }

@@ -1,0 +1,61 @@
+// Launches of a step: which kernels an operation becomes, with what geometry. Shared by the host code and benches.
+#pragma once
+#include "kernels/abi.h"
+
+// Every kernel that the host launches, without the prefix covey_: the plain ones, one for each operation and any form, and the
+// fast ones, which come in kinds for each form and group (matmul.cu, experts.cu) or form of the cache (attention.cu).
+#define COVEY_PLAIN(X)                                                                                                  \
+  X(angles_table) X(embed) X(norm) X(layer_norm) X(quantise) X(matmul) X(heads) X(copy) X(rope) X(kv_append) X(attend) X(attend_split)   \
+  X(attend_join) X(elementwise) X(router) X(group) X(routed_up) X(routed_inner) X(routed_down) X(shared_up)                \
+  X(shared_inner) X(shared_down) X(combine) X(gather) X(check)
+#define COVEY_GROUPS(X, name) X(name##_int4_g32) X(name##_int4_g64) X(name##_int4_g128) X(name##_int8_g32) X(name##_int8_g64) X(name##_int8_g128)
+#define COVEY_CACHES(X, name) X(name##_f32) X(name##_f16) X(name##_bf16)
+#define COVEY_FAST(X)                                                                                                     \
+  COVEY_GROUPS(X, matmul_few) COVEY_GROUPS(X, matmul_many) COVEY_GROUPS(X, up_few) COVEY_GROUPS(X, up_many)                \
+  COVEY_GROUPS(X, down_few) COVEY_GROUPS(X, down_many) COVEY_CACHES(X, attend_blocks1) COVEY_CACHES(X, attend_blocks2)      \
+  COVEY_CACHES(X, attend_blocks4) COVEY_CACHES(X, attend_tiles64) COVEY_CACHES(X, attend_tiles128) X(attend_fold)
+#define X(name) COVEY_K_##name,
+enum { COVEY_PLAIN(X) COVEY_PLAIN_COUNT, COVEY_BEFORE_FAST = COVEY_PLAIN_COUNT - 1, COVEY_FAST(X) COVEY_KERNEL_COUNT };
+#undef X
+
+enum { COVEY_MOST_LAUNCHES = 16, COVEY_SPLIT_ROWS = 16 };
+
+// What a step may have at most: a plan is made for a bucket and serves every step that fits it.
+typedef struct {
+  int32_t rows, logit_rows;
+  int32_t blocks;          // attention: blocks of 256 positions of the longest row
+  int32_t split;           // whether p->partial has room for rows * blocks of every attention
+  int32_t fast;            // which fast kernels may be used: bits by family
+} covey_bucket;
+
+typedef struct {
+  int32_t kernel;
+  uint32_t grid[3], threads, shared;
+  int32_t more[2];         // third and fourth argument of the kernels that have them
+  canon_op op;             // device addresses
+} covey_launch;
+
+const char *covey_kernel_name(int32_t kernel);
+// The family of a fast kernel; a device has all of a family or uses none of it.
+enum { COVEY_FAST_PRODUCTS = 1, COVEY_FAST_EXPERTS = 2, COVEY_FAST_ATTENTION = 4 };
+int32_t covey_kernel_family(int32_t kernel);
+// The launches of one operation, at most COVEY_MOST_LAUNCHES; -1 if there is no kernel for it.
+int32_t covey_plan(const canon_op *op, const covey_bucket *b, covey_launch *out);
+// Scratch of one operation for steps of `rows` rows, in bytes: the largest of every kind is what a program needs.
+typedef struct { int64_t codes, groups, inner[2], inner_codes[2], inner_groups[2], routed, slots, experts, partial_row; } covey_scratch;
+void covey_needs(const canon_op *op, int32_t rows, covey_scratch *s);
+
+// A weight of the host (addresses or offsets) as it lies on the device, with offsets from at, which moves past it.
+canon_matrix covey_matrix(const canon_matrix *host, int64_t *at);
+// The device's offsets of a record; returns its bytes. host may be device.
+int64_t covey_record(const canon_record *host, canon_record *device);
+// A matrix with offsets from a block, with addresses.
+canon_matrix covey_at(canon_matrix m, void *block);
+// Bytes of what is copied as it lies: codes (part 0), scales (1), offsets (2) of a weight that is not tiled, and
+// any weight's biases (3).
+int64_t covey_plain_size(const canon_matrix *m, int32_t part);
+// Tiles tile .. tile + n of a tiled weight of the host (addresses) in the device's layout, each covey_tile_bytes long.
+int64_t covey_tile_bytes(const canon_matrix *m);
+void covey_repack(const canon_matrix *host, int32_t tile, int32_t n, uint8_t *out);
+// Number of floats that op->vec points to; 0 if the kind has none.
+int32_t covey_vector(const canon_op *op);

@@ -1,0 +1,166 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"covey/engine/canon"
+)
+
+func emulatedOnly(t *testing.T) {
+	t.Helper()
+	if realDevice() {
+		t.Skip("needs the emulated driver")
+	}
+}
+
+// small builds a program that goes through every kind of driver call: weights, experts, a cache, choices.
+func small(t testing.TB) *rig {
+	g := newRig(t, canon.Limits{Rows: 4, Pages: 2})
+	x, z, q, y := g.input(32, false), g.input(4, false), g.p.Buffer(32), g.p.Buffer(32)
+	g.p.MatMul(q, x, must(g.arena.Pack(g.weight(canon.Int4, 32, 32, 32, canon.F16))), nil)
+	kv := must(g.arena.NewKV(canon.KVSpec{Layers: 1, Heads: 2, Dim: 16, Pages: 2, Form: canon.F16}))
+	g.p.Rope(q, 2, must(g.arena.NewRope(canon.RopeSpec{Theta: 1e4, Rot: 16})), canon.Half, 0)
+	g.p.KVAppend(kv, 0, q, q)
+	g.p.Attention(y, q, kv, 0, canon.AttentionSpec{Heads: 2})
+	g.choices = append(g.choices, g.p.Router(z, canon.RouterSpec{Experts: 4, TopK: 2}))
+	table := must(g.arena.NewExpertTable(4))
+	for id := range 4 {
+		part := func(rows, cols int) canon.Source { return g.weight(canon.Int8, rows, cols, 32, canon.F16) }
+		if err := table.Set(id, must(g.arena.PackRecord(part(32, 32), part(32, 32), part(32, 32)))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.p.MoE(q, y, g.choices[0], table, nil)
+	g.keep(q)
+	if err := g.p.Build(); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// Whichever driver call fails, an answer is the same or ends with an error that names the call, and nothing is left behind.
+func TestEveryDriverCallMayFail(t *testing.T) {
+	g := small(t)
+	steps := []*canon.Step{g.step(0, 3, 2), g.step(3, 1, 2), g.step(4, 1, 2), g.step(5, 1, 2)}
+	host := must(canon.CPU.Load(g.p))
+	var want []string
+	for _, s := range steps {
+		want = append(want, g.outcome(s, host.Run(s)))
+	}
+	answer := func() (err error) {
+		b, err := Open(0, Options{})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, b.Close()) }()
+		r, err := b.Load(g.p)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, r.Close()) }()
+		for i, s := range steps {
+			g.clobber(len(s.Tokens))
+			if err := r.Run(s); err != nil {
+				return err
+			}
+			if got := g.outcome(s, nil); got != want[i] {
+				t.Errorf("step %d: %s", i, difference(got, want[i]))
+			}
+		}
+		return nil
+	}
+	defer FailAfter(0)
+	FailAfter(0)
+	before := Calls()
+	if err := answer(); err != nil {
+		t.Fatal(err)
+	}
+	calls, same := Calls()-before, 0
+	for n := int64(1); n <= calls; n++ {
+		FailAfter(n)
+		err := answer()
+		var e *Error
+		if err == nil {
+			same++
+		} else if !errors.As(err, &e) || e.Call == "" || !e.Injected {
+			t.Errorf("call %d of %d: %v", n, calls, err)
+		}
+	}
+	t.Logf("%d calls, %d failures made good", calls, same)
+	if same == 0 {
+		t.Error("no failure of a step was made good")
+	}
+}
+
+func TestOutOfMemoryNamesTheLineOfTheLedger(t *testing.T) {
+	emulatedOnly(t)
+	t.Setenv("COVEY_FAKE_MEMORY", "1000000")
+	g := small(t)
+	_, err := open(t, Options{}).Load(g.p)
+	if !errors.Is(err, ErrMemory) || !strings.Contains(err.Error(), "activations wants") || !strings.Contains(err.Error(), "lower the context") {
+		t.Errorf("loading into too little memory: %v", err)
+	}
+}
+
+func TestAHungDeviceIsLostAndStaysSo(t *testing.T) {
+	emulatedOnly(t)
+	g := small(t)
+	b := must(Open(0, Options{Watchdog: 200 * time.Millisecond}))
+	r := must(b.Load(g.p))
+	t.Setenv("COVEY_FAKE_HANG", "1")
+	start := time.Now()
+	if err := r.Run(g.step(0, 1, 2)); !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "no answer within") {
+		t.Errorf("hung step: %v", err)
+	}
+	if err := r.Run(g.step(0, 1, 2)); !errors.Is(err, ErrLost) {
+		t.Errorf("step after the loss: %v", err)
+	}
+	if err := errors.Join(r.Close(), b.Close()); err != nil {
+		t.Errorf("closing a lost device: %v", err)
+	}
+	if took := time.Since(start); took > 30*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+func TestStickyErrorsAreNotTakenForFailuresOfACall(t *testing.T) {
+	for code, sticky := range map[int]bool{2: false, 701: false, 700: true, 719: true, 214: true, 999: true} {
+		if got := failure("x", code).sticky(); got != sticky {
+			t.Errorf("code %d: sticky %v", code, got)
+		}
+	}
+	if (&Error{Injected: true, Code: 719}).sticky() {
+		t.Error("an injected failure makes no call and cannot harm the device")
+	}
+}
+
+func TestUnknownDevicesAreRefused(t *testing.T) {
+	if _, err := Open(99, Options{}); !errors.Is(err, ErrNoDevice) {
+		t.Errorf("device 99: %v", err)
+	}
+}
+
+// Without a driver the same binary starts and finds no device.
+func TestWithoutADriver(t *testing.T) {
+	emulatedOnly(t)
+	if os.Getenv("COVEY_FAKE_DRIVER") == "none" {
+		infos, err := Devices()
+		version, _ := Driver()
+		if len(infos) != 0 || err != nil || version != 0 {
+			t.Errorf("devices %v, driver %d, %v", infos, version, err)
+		}
+		return
+	}
+	again := exec.Command(must(os.Executable()), "-test.run", "^TestWithoutADriver$")
+	again.Env = append(os.Environ(), "COVEY_FAKE_DRIVER=none", "LD_LIBRARY_PATH=")
+	if out, err := again.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -1,0 +1,281 @@
+//go:build cuda
+
+package cuda
+
+/*
+#include <stdlib.h>
+#include "driver.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"unsafe"
+
+	"covey/engine/canon"
+)
+
+// Steps are planned by bucket: rows and logit rows rounded up to powers of two, blocks of positions likewise. A plan's
+// launches read the true numbers from device memory, so it serves every step of its bucket, and so does its graph.
+
+// graphRows is the largest bucket that is captured: beyond it the launches of a step take less time than its work.
+const graphRows = 64
+
+// partialBytes bounds the scratch of attention that is split over blocks of positions.
+const partialBytes = 256 << 20
+
+// sharedDefault is the dynamic shared memory of a block that needs no permission.
+const sharedDefault = 48 << 10
+
+// plan is what a step of one bucket does.
+type plan struct {
+	launches  *C.covey_launch // [n], C memory
+	n         C.int32_t
+	copies    []transfer
+	downloads []download
+	used      int
+	graph     C.CUgraphExec
+}
+
+// transfer is one copy of results to offset at of pinned memory.
+type transfer struct {
+	from     C.CUdeviceptr
+	at, size int64
+}
+
+// download says where in pinned memory a result lies, in rows as the host has them.
+type download struct {
+	array canon.Array
+	at    int64
+}
+
+func (p *plan) at() []C.covey_launch { return unsafe.Slice(p.launches, int(p.n)) }
+
+func (p *plan) free() error {
+	C.free(unsafe.Pointer(p.launches))
+	p.launches = nil
+	if p.graph == nil {
+		return nil
+	}
+	return result("cuGraphExecDestroy", func() C.CUresult { return C.covey_graph_free(p.graph) })
+}
+
+// powerOfTwo rounds up, at most to most.
+func powerOfTwo(n, most int) int {
+	if n <= 1 {
+		return min(n, most)
+	}
+	return min(1<<bits.Len(uint(n-1)), most)
+}
+
+func (r *runner) bucket(rows, logits, blocks int) C.covey_bucket {
+	lim := r.image.Limits
+	b := C.covey_bucket{rows: C.int32_t(powerOfTwo(rows, lim.Rows)), logit_rows: C.int32_t(powerOfTwo(logits, lim.LogitRows)), blocks: C.int32_t(powerOfTwo(blocks, (lim.Pages+3)/4)), fast: r.b.fast}
+	if int(b.rows) <= r.split {
+		b.split = 1
+	} else {
+		b.blocks = 0 // the kernel that folds as it goes does not ask
+	}
+	return b
+}
+
+// plan returns the plan of a bucket, made at its first use.
+func (r *runner) plan(bucket C.covey_bucket) (*plan, error) {
+	if p := r.plans[bucket]; p != nil {
+		return p, nil
+	}
+	p := &plan{}
+	// Choices lie packed: for each array the bucket's rows.
+	places := map[unsafe.Pointer]C.CUdeviceptr{}
+	packed := int64(0)
+	faults := int64(r.image.Limits.Rows) * 8
+	for _, a := range r.image.Choices {
+		places[a.At] = r.choices + C.CUdeviceptr(packed)
+		p.downloads = append(p.downloads, download{a, faults + packed})
+		packed += int64(bucket.rows) * a.Width
+	}
+	p.copies = append(p.copies, transfer{r.state + C.CUdeviceptr(r.at.faults), 0, int64(bucket.rows) * 8})
+	if packed > 0 {
+		p.copies = append(p.copies, transfer{r.choices, faults, packed})
+	}
+	at := faults + packed
+	for _, a := range r.image.Kept {
+		rows := int64(bucket.rows)
+		if a.Logits {
+			rows = int64(bucket.logit_rows)
+		}
+		if rows == 0 {
+			continue
+		}
+		from, err := find(r.blocks, a.At)
+		if err != nil {
+			return nil, err
+		}
+		p.copies = append(p.copies, transfer{from, at, rows * a.Stride})
+		p.downloads = append(p.downloads, download{a, at})
+		at += rows * a.Stride
+	}
+
+	var launches []C.covey_launch
+	if r.angles > 0 {
+		launches = append(launches, C.covey_launch{kernel: C.COVEY_K_angles_table, grid: [3]C.uint32_t{C.uint32_t(bucket.rows), C.uint32_t(r.angles), 1}, threads: 64})
+	}
+	var out [C.COVEY_MOST_LAUNCHES]C.covey_launch
+	for i := range r.ops {
+		op := r.ops[i]
+		if op.ids != nil {
+			op.ids = (*C.int32_t)(address(places[unsafe.Pointer(op.ids)]))
+			op.weights = (*C.float)(address(places[unsafe.Pointer(op.weights)]))
+		}
+		n := C.covey_plan(&op, &bucket, &out[0])
+		if n < 0 {
+			return nil, fmt.Errorf("%s: operation %d: %w", r.image.Labels[op.label], op.kind, ErrUnsupported)
+		}
+		for _, l := range out[:n] {
+			if l.grid[0] > 0 && l.grid[1] > 0 && l.grid[2] > 0 { // a step without logit rows has none of their launches
+				launches = append(launches, l)
+			}
+		}
+	}
+	size := C.size_t(len(launches)) * C.size_t(unsafe.Sizeof(C.covey_launch{}))
+	p.launches = (*C.covey_launch)(C.malloc(size))
+	if p.launches == nil {
+		return nil, errors.New("out of memory for the launches of a step")
+	}
+	p.n = C.int32_t(len(launches))
+	copy(p.at(), launches)
+	if err := r.b.shared(p.at()); err != nil {
+		return nil, errors.Join(err, p.free())
+	}
+	r.plans[bucket] = p
+	return p, nil
+}
+
+// shared asks for the shared memory of launches that need more than a block has by itself.
+func (b *Backend) shared(launches []C.covey_launch) error {
+	for i := range launches {
+		l := &launches[i]
+		n := int(l.shared)
+		if n <= max(sharedDefault, b.granted[l.kernel]) {
+			continue
+		}
+		if n > b.info.SharedMemoryBlock {
+			return fmt.Errorf("kernel %s wants %d bytes of shared memory, a block of device %d has %d: %w", C.GoString(C.covey_kernel_name(l.kernel)), n, b.info.Ordinal, b.info.SharedMemoryBlock, ErrUnsupported)
+		}
+		if err := result("cuFuncSetAttribute", func() C.CUresult { return C.covey_shared_limit(b.functions[l.kernel], C.int(n)) }); err != nil {
+			return err
+		}
+		b.granted[l.kernel] = n
+	}
+	return nil
+}
+
+// Load copies a program to the device. See canon.Backend.
+func (b *Backend) Load(p *canon.Program) (canon.Runner, error) {
+	image, err := p.Image()
+	if err != nil {
+		return nil, err
+	}
+	r := &runner{b: b, p: p, image: image, memory: memory{b: b}, plans: map[C.covey_bucket]*plan{}}
+	if err := b.do("loading", loadLimit, r.load); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return r, nil
+}
+
+func (r *runner) load() error {
+	l := &loader{memory: &r.memory, image: r.image, seen: map[unsafe.Pointer]C.CUdeviceptr{}}
+	var err error
+	if r.ops, err = l.run(); err != nil {
+		return err
+	}
+	r.blocks, r.caches = l.blocks, l.caches
+	if err := r.allocate(l); err != nil {
+		return err
+	}
+	// What has no kernel is said now, not at the first step.
+	lim := r.image.Limits
+	for _, rows := range []int{1, lim.Rows} {
+		if _, err := r.plan(r.bucket(rows, min(rows, lim.LogitRows), 1)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// allocate sizes scratch, the step's arrays and the results for the largest step.
+func (r *runner) allocate(l *loader) error {
+	lim, s := r.image.Limits, &l.scratch
+	var err error
+	take := func(n int64) unsafe.Pointer {
+		if err != nil || n == 0 {
+			return nil
+		}
+		var at C.CUdeviceptr
+		at, err = r.memory.take("scratch", n)
+		return address(at)
+	}
+	floats := func(n C.int64_t) *C.float { return (*C.float)(take(int64(n) * 4)) }
+	ints := func(n C.int64_t) *C.int32_t { return (*C.int32_t)(take(int64(n) * 4)) }
+	codes := func(n, groups C.int64_t) C.covey_codes {
+		return C.covey_codes{q: (*C.int8_t)(take(int64(n))), scale: floats(groups), sum: ints(groups)}
+	}
+	p := &r.program
+	p.codes = codes(s.codes, s.groups)
+	for i := range p.inner {
+		p.inner[i] = codes(s.inner_codes[i], s.inner_groups[i])
+		p.inner_float[i] = floats(s.inner[i])
+	}
+	p.routed_out = floats(s.routed)
+	p.item_n, p.order_row, p.order_slot = ints(1), ints(s.slots), ints(s.slots)
+	p.items = (*C.covey_item)(take(int64(s.experts) * int64(unsafe.Sizeof(C.covey_item{}))))
+	blocks := int64(lim.Pages+3) / 4
+	if row := blocks * int64(s.partial_row) * 4; row > 0 {
+		r.split = int(min(partialBytes/row, C.COVEY_SPLIT_ROWS, int64(lim.Rows)))
+		p.partial, p.partial_blocks = floats(C.int64_t(int64(r.split)*row/4)), C.int32_t(blocks)
+	}
+	r.angles = len(l.angles)
+	for i, a := range l.angles {
+		p.angles[i] = a
+	}
+
+	r.size = int64(unsafe.Sizeof(r.program))
+	place := func(n int) int64 {
+		at := (r.size + 255) &^ 255
+		r.size = at + int64(n)
+		return at
+	}
+	words := r.image.BanWords
+	r.at = stepOffsets{tokens: place(lim.Rows * 4), positions: place(lim.Rows * 4), sequence: place(lim.Rows * 4), logits: place(lim.LogitRows * 4), faults: place(lim.Rows * 8),
+		pages: place(lim.Sequences * lim.Pages * 4), bans: place(lim.Sequences * words * 8), banned: place(lim.Sequences * 8)}
+	results := int64(lim.Rows) * 8
+	for _, a := range r.image.Choices {
+		results += int64(lim.Rows) * a.Width
+	}
+	choices := results - int64(lim.Rows)*8
+	for _, a := range r.image.Kept {
+		results += int64(lim.Rows) * a.Stride
+	}
+	if err != nil {
+		return err
+	}
+	if r.state, err = r.memory.take("scratch", r.size); err != nil {
+		return err
+	}
+	if r.choices, err = r.memory.take("scratch", choices); err != nil {
+		return err
+	}
+	if r.step, err = r.memory.pin("step", r.size); err != nil {
+		return err
+	}
+	if r.results, err = r.memory.pin("results", results); err != nil {
+		return err
+	}
+	device := func(at int64) *C.int32_t { return (*C.int32_t)(address(r.state + C.CUdeviceptr(at))) }
+	st := &p.step
+	st.tokens, st.positions, st.sequence, st.logit_row = device(r.at.tokens), device(r.at.positions), device(r.at.sequence), device(r.at.logits)
+	st.faults, st.pages, st.pages_stride = device(r.at.faults), device(r.at.pages), C.int32_t(lim.Pages)
+	return nil
+}
