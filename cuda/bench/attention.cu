@@ -72,7 +72,8 @@ static void run(const shape &sh) {
   covey_program *dp = device<covey_program>(1);
   int32_t *positions = device<int32_t>(4096), *sequence = device<int32_t>(4096);
   p.step.positions = positions; p.step.sequence = sequence; p.step.pages = dpages; p.step.pages_stride = n;
-  int tile_memory = attend_tile_memory(dim);
+  int tile_memory = attend_tile_memory(dim), block_memory = attend_block_memory(dim, CANON_F16);
+  for (auto f : {covey_attend_blocks1_f16, covey_attend_blocks2_f16, covey_attend_blocks4_f16}) CHECK(cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, block_memory));
   auto tiles = dim == 64 ? covey_attend_tiles64_f16 : covey_attend_tiles128_f16;
   CHECK(cudaFuncSetAttribute(tiles, cudaFuncAttributeMaxDynamicSharedMemorySize, tile_memory));
   struct test { int rows, first; } tests[] = {{1, 0}, {1, 999}, {1, 4000}, {1, 8190}, {8, 1000}, {64, 1000}, {100, 200}, {512, 0}, {4096, 0}};
@@ -91,7 +92,7 @@ static void run(const shape &sh) {
         canon_op o = op;
         o.i[0] = i % layers;
         if (way) {
-          f<<<dim3(sh.heads / way, blocks, t.rows), 256, 0, s>>>(o, dp);
+          f<<<dim3(sh.heads / way, blocks, t.rows), 256, block_memory, s>>>(o, dp);
           covey_attend_fold<<<dim3(sh.heads, t.rows), dim, 0, s>>>(o, dp);
         } else {
           tiles<<<dim3(covey_ceil(t.rows, 64 / group), sh.kv), TILE_THREADS, tile_memory, s>>>(o, dp);

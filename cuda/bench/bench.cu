@@ -1,4 +1,4 @@
-// Bench of the CUDA kernels without Go: nvcc builds it, it needs a device. `bench [section ...]`: latency, row, rows, attention.
+// Bench of the CUDA kernels without Go: nvcc builds it, it needs a device. `bench [section ...]`: latency, row, rows, attention, edges.
 #include "bench.h"
 #include "../kernels/ptx.cuh"
 
@@ -219,5 +219,6 @@ int main(int n, char **arg) {
   if (wants("row")) bench_row(probe);
   if (wants("rows")) bench_rows(probe);
   if (wants("attention")) bench_attention();
+  if (wants("edges")) bench_edges();
   return 0;
 }

@@ -88,3 +88,4 @@ double clock_mhz(uint64_t cycles);
 void bench_row(double probe);
 void bench_rows(double probe);
 void bench_attention();
+void bench_edges();

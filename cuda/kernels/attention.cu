@@ -2,7 +2,7 @@
 //
 //   blocks  few rows: a block of threads takes one row, some query heads of one key/value head, and one block of 256 positions:
 //           a thread a key for the scores, a thread a channel for the values. Parts wait in p->partial; `fold` folds them in
-//           ascending order. Bound by latency: 1 chain of dim and 1 of 256 multiply-adds, whatever the context's length.
+//           ascending order. Bound by latency: one copy, a chain of dim and one of 256 multiply-adds, however long the context.
 //   tiles   many rows: 64 queries (rows by the query heads of one key/value head) pass over the blocks in ascending order.
 //           A warp holds 8 queries by 256 keys of scores, then 8 queries by DIM channels; every sum is the ascending chain of
 //           the rule, so the two products are plain float matrix products, bound by issuing multiply-adds: about 2 * dim of
@@ -24,12 +24,29 @@ __device__ __forceinline__ attend_span span_of(const canon_op &op, const canon_s
 }
 
 template <int FORM> struct kv_value;
-template <> struct kv_value<CANON_F32> { using raw = float; static __device__ __forceinline__ float get(float v) { return v; } };
-template <> struct kv_value<CANON_F16> {
+template <> struct kv_value<CANON_F32> {
+  using raw = float;
+  static __device__ __forceinline__ float get(float v) { return v; }
+  static __device__ __forceinline__ float2 two(const float *p) { return __ldcg((const float2 *)p); }
+  static __device__ __forceinline__ void eight(const float *p, float *v) {
+    #pragma unroll
+    for (int i = 0; i < 8; i += 4) { float4 f = __ldcg((const float4 *)(p + i)); v[i] = f.x; v[i + 1] = f.y; v[i + 2] = f.z; v[i + 3] = f.w; }
+  }
+};
+template <class V> struct kv_halves {
   using raw = uint16_t;
+  static __device__ __forceinline__ float2 of(uint32_t w) { return make_float2(V::get((uint16_t)w), V::get((uint16_t)(w >> 16))); }
+  static __device__ __forceinline__ float2 two(const uint16_t *p) { return of(__ldcg((const uint32_t *)p)); }
+  static __device__ __forceinline__ void eight(const uint16_t *p, float *v) {
+    uint4 w = __ldcg((const uint4 *)p);
+    float2 a = of(w.x), b = of(w.y), c = of(w.z), d = of(w.w);
+    v[0] = a.x; v[1] = a.y; v[2] = b.x; v[3] = b.y; v[4] = c.x; v[5] = c.y; v[6] = d.x; v[7] = d.y;
+  }
+};
+template <> struct kv_value<CANON_F16> : kv_halves<kv_value<CANON_F16>> {
   static __device__ __forceinline__ float get(uint16_t v) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v)); return f; }
 };
-template <> struct kv_value<CANON_BF16> { using raw = uint16_t; static __device__ __forceinline__ float get(uint16_t v) { return canon_from_bf16(v); } };
+template <> struct kv_value<CANON_BF16> : kv_halves<kv_value<CANON_BF16>> { static __device__ __forceinline__ float get(uint16_t v) { return canon_from_bf16(v); } };
 
 // Keys of a head in the page that holds a position; values follow `part` values later.
 template <int FORM> __device__ __forceinline__ const typename kv_value<FORM>::raw *page_of(const canon_op &op, const canon_step &step, int sequence, int position, int head, int64_t *part) {
@@ -52,30 +69,57 @@ __device__ __forceinline__ float warp_highest(float v) {
 
 // ---- few rows ----------------------------------------------------------------------------------------------------------
 
-// grid (heads / HEADS, blocks, rows), 256 threads; dim at most 256.
+// Keys and values of a block come into shared memory by one bulk copy a page, all at once: the block waits for memory once,
+// or twice where both do not fit.
+CANON_FN int32_t attend_block_bytes(int32_t dim, int32_t form) { return CANON_BLOCK * dim * covey_form_bytes(form); }
+CANON_FN int32_t attend_block_both(int32_t dim, int32_t form) { return 2 * attend_block_bytes(dim, form) <= 196608; }
+CANON_FN int32_t attend_block_memory(int32_t dim, int32_t form) { return (attend_block_both(dim, form) ? 2 : 1) * attend_block_bytes(dim, form); }
+
+// grid (heads / HEADS, blocks, rows), 256 threads; dim at most 256 and a multiple of 8.
 template <int FORM, int HEADS> __device__ __forceinline__ void attend_block(const canon_op &op, const covey_program *p) {
-  __shared__ float q[256][HEADS], w[HEADS][CANON_BLOCK], top[8][HEADS];
+  extern __shared__ __align__(128) uint8_t block_memory[];
+  __shared__ float q[256][HEADS], top[8][HEADS];
+  __shared__ __align__(16) float w[HEADS][CANON_BLOCK];
+  __shared__ __align__(8) uint64_t loaded[2];
+  using V = kv_value<FORM>;
+  using raw = typename V::raw;
+  const int t = threadIdx.x, warp = t >> 5, lane = t & 31;
+  if (t == 0) { barrier_init(&loaded[0], 4); barrier_init(&loaded[1], 4); barrier_init_done(); }
   wait_for_previous();
   const canon_step &step = p->step;
   const int row = blockIdx.z, b = blockIdx.y, heads = op.i[1], dim = op.kv.dim, head0 = blockIdx.x * HEADS, kv_head = head0 / (heads / op.kv.heads);
-  const int t = threadIdx.x, warp = t >> 5, lane = t & 31;
   if (row >= step.rows) return;
   const attend_span s = span_of(op, step, row);
   if (b >= s.blocks) return;
   const int sequence = step.sequence[row], start = (s.first + b) * CANON_BLOCK, from = max(s.lo - start, 0), to = min(s.pos + 1 - start, CANON_BLOCK);
+  raw *keys = (raw *)block_memory, *values = attend_block_both(dim, FORM) ? keys + CANON_BLOCK * dim : keys;
+  const raw *page = 0;
+  int64_t part = 0;
+  const uint32_t page_bytes = 64 * dim * sizeof(raw);
+  __syncthreads();
+  auto fetch = [&](int which) {              // threads 0 to 3, a page each
+    const bool used = t * 64 < to && t * 64 + 64 > from;
+    barrier_expect(shared_address(&loaded[which]), used ? page_bytes : 0);
+    if (used) bulk_load(shared_address((which ? values : keys) + t * 64 * dim), page + which * part, page_bytes, shared_address(&loaded[which]));
+  };
+  if (t < 4) {
+    if (t * 64 < to && t * 64 + 64 > from) page = page_of<FORM>(op, step, sequence, start + t * 64, kv_head, &part);
+    fetch(0);
+    if (values != keys) fetch(1);
+  }
   const float *query = op.src.data + (int64_t)row * op.src.stride + (int64_t)head0 * dim;
   for (int i = t; i < HEADS * dim; i += 256) q[i % dim][i / dim] = __ldcg(query + i);
-  int64_t part;
-  const bool valid = t >= from && t < to;
-  const typename kv_value<FORM>::raw *keys = valid ? page_of<FORM>(op, step, sequence, start + t, kv_head, &part) + (t & 63) : 0;
   __syncthreads();
+  barrier_wait(&loaded[0], 0);
+  const bool valid = t >= from && t < to;
   float score[HEADS];
   #pragma unroll
   for (int h = 0; h < HEADS; h++) score[h] = 0;
+  const raw *mine = keys + (t >> 6) * 64 * dim + (t & 63);
   if (valid) {
-    #pragma unroll 16
+    #pragma unroll 8
     for (int d = 0; d < dim; d++) {
-      float k = kv_value<FORM>::get(__ldcg(keys + d * 64));
+      float k = V::get(mine[d * 64]);
       #pragma unroll
       for (int h = 0; h < HEADS; h++) score[h] = fmaf(q[d][h], k, score[h]);
     }
@@ -87,6 +131,7 @@ template <int FORM, int HEADS> __device__ __forceinline__ void attend_block(cons
     if (lane == 0) top[warp][h] = m;
   }
   __syncthreads();
+  if (t < 4 && values == keys) fetch(1);     // the keys have been read
   #pragma unroll
   for (int h = 0; h < HEADS; h++) {
     float m = top[0][h];
@@ -108,39 +153,27 @@ template <int FORM, int HEADS> __device__ __forceinline__ void attend_block(cons
     #pragma unroll
     for (int h = 0; h < HEADS; h++) out[head0 + h] = score[h];
   }
-  // Channels by threads; where dim is small, several threads share a channel's heads.
+  barrier_wait(&loaded[1], 0);
+  // Channels by threads; where dim is small, the threads of a channel share its heads.
   const int sides = min(256 / dim, HEADS), side = t / dim, c = t % dim;
   if (side >= sides) return;
-  constexpr int most = HEADS;
-  float acc[most];
-  #pragma unroll
-  for (int h = 0; h < most; h++) acc[h] = 0;
-  for (int k0 = from & ~63; k0 < to; k0 += 64) {
-    const typename kv_value<FORM>::raw *values = page_of<FORM>(op, step, sequence, start + k0, kv_head, &part);
-    values += part + c;
-    const int k1 = max(k0, from), k2 = min(k0 + 64, to);
-    if (sides == 2 && HEADS >= 2) {
-      #pragma unroll 16
-      for (int k = k1; k < k2; k++) {
-        float v = kv_value<FORM>::get(__ldcg(values + (k - k0) * dim));
-        #pragma unroll
-        for (int h = 0; h < (most + 1) / 2; h++) acc[h] = fmaf(w[side * (HEADS / 2) + h][k], v, acc[h]);
-      }
-    } else {
-      #pragma unroll 8
-      for (int k = k1; k < k2; k++) {
-        float v = kv_value<FORM>::get(__ldcg(values + (k - k0) * dim));
-        #pragma unroll
-        for (int h = 0; h < most; h++) if (h % sides == side) acc[h] = fmaf(w[h][k], v, acc[h]);
-      }
+  for (int h0 = side; h0 < HEADS; h0 += 2 * sides) {
+    const bool two = h0 + sides < HEADS;
+    const float *wa = w[h0], *wb = w[two ? h0 + sides : h0];
+    float a = 0, e = 0;
+    int k = from;
+    for (; k < to && (k & 7); k++) { float v = V::get(values[k * dim + c]); a = fmaf(wa[k], v, a); e = fmaf(wb[k], v, e); }
+    #pragma unroll 2
+    for (; k + 8 <= to; k += 8) {
+      float x[8], y[8];
+      #pragma unroll
+      for (int i = 0; i < 8; i += 4) { *(float4 *)(x + i) = *(const float4 *)(wa + k + i); *(float4 *)(y + i) = *(const float4 *)(wb + k + i); }
+      #pragma unroll
+      for (int i = 0; i < 8; i++) { float v = V::get(values[(k + i) * dim + c]); a = fmaf(x[i], v, a); e = fmaf(y[i], v, e); }
     }
-  }
-  if (sides == 2 && HEADS >= 2) {
-    #pragma unroll
-    for (int h = 0; h < (most + 1) / 2; h++) out[2 * heads + (int64_t)(head0 + side * (HEADS / 2) + h) * dim + c] = acc[h];
-  } else {
-    #pragma unroll
-    for (int h = 0; h < most; h++) if (h % sides == side) out[2 * heads + (int64_t)(head0 + h) * dim + c] = acc[h];
+    for (; k < to; k++) { float v = V::get(values[k * dim + c]); a = fmaf(wa[k], v, a); e = fmaf(wb[k], v, e); }
+    out[2 * heads + (int64_t)(head0 + h0) * dim + c] = a;
+    if (two) out[2 * heads + (int64_t)(head0 + h0 + sides) * dim + c] = e;
   }
 }
 
@@ -195,6 +228,8 @@ template <int FORM, int DIM> __device__ __forceinline__ void attend_tile(const c
     int qi = i / DIM, d = i % DIM;
     qs[d * TILE_QUERIES + qi] = qi < queries ? __ldcg(op.src.data + (int64_t)(row0 + qi / group) * op.src.stride + (int64_t)(kv_head * group + qi % group) * DIM + d) : 0.0f;
   }
+  __shared__ const raw *pages[2][4];         // of this block of positions and the next
+  const int64_t part = (int64_t)op.kv.heads * DIM * 64;
   float *mine = ws + warp * 128 * 8;
   // Lane i < 8 keeps the span and the state of the warp's query i.
   const int my_query = warp * 8 + (lane & 7), my_row = my_query < queries ? row0 + my_query / group : -1;
@@ -216,7 +251,16 @@ template <int FORM, int DIM> __device__ __forceinline__ void attend_tile(const c
     for (int r = run; r < end; r++) { attend_span s = span_of(op, step, r); first = min(first, s.first); last = max(last, s.pos / CANON_BLOCK); }
     const int newest = step.positions[run] > step.positions[end - 1] ? step.positions[run] : step.positions[end - 1];
 
+    auto find_pages = [&](int b) {           // threads 0 to 3
+      int64_t ignored;
+      int position = b * CANON_BLOCK + t * 64;
+      if (t < 4) pages[b & 1][t] = b <= last && position <= newest ? page_of<FORM>(op, step, sequence, position, kv_head, &ignored) : 0;
+    };
+    __syncthreads();
+    find_pages(first);
+    __syncthreads();
     for (int b = first; b <= last; b++) {
+      find_pages(b + 1);
       const int start = b * CANON_BLOCK, filled = min(newest + 1 - start, CANON_BLOCK);   // keys of the block that any row sees
       const int from = in_run ? max(span.lo - start, 0) : CANON_BLOCK, to = in_run ? min(span.pos + 1 - start, CANON_BLOCK) : 0;   // of my query
       const bool whole = __all_sync(0xffffffffu, from == 0 && to == CANON_BLOCK);
@@ -228,19 +272,12 @@ template <int FORM, int DIM> __device__ __forceinline__ void attend_tile(const c
         for (int j = 0; j < 8; j++) s[i][j] = 0;
       // A thread copies two neighbouring keys of 8 channels, 2 channels apart: key pair t % 128, channels t / 128 + 2 * i.
       const int pair = t & 127, key = pair * 2;
-      int64_t part = (int64_t)op.kv.heads * DIM * 64;
-      const raw *page = 0;
-      if (key < filled) { int64_t ignored; page = page_of<FORM>(op, step, sequence, start + key, kv_head, &ignored); }
+      const raw *page = key < filled ? pages[b & 1][key / 64] + (t >> 7) * 64 + (key & 63) : 0;
       float2 next[8];
       auto read_keys = [&](int d0) {
         #pragma unroll
         for (int i = 0; i < 8; i++) {
-          next[i] = make_float2(0, 0);
-          if (page) {
-            const raw *at = page + (d0 + (t >> 7) + 2 * i) * 64 + (key & 63);
-            next[i].x = V::get(at[0]);
-            next[i].y = V::get(at[1]);
-          }
+          next[i] = page ? V::two(page + (d0 + 2 * i) * 64) : make_float2(0, 0);
         }
       };
       auto write_keys = [&](float *to_stage) {
@@ -300,10 +337,9 @@ template <int FORM, int DIM> __device__ __forceinline__ void attend_tile(const c
       auto read_values = [&](int k0) {
         int k = k0 + t * copies / DIM, c = t * copies % DIM;
         if (k < filled) {
-          int64_t ignored;
-          const raw *at = page_of<FORM>(op, step, sequence, start + k, kv_head, &ignored) + part + (int64_t)(k & 63) * DIM + c;
+          const raw *at = pages[b & 1][k / 64] + part + (k & 63) * DIM + c;
           #pragma unroll
-          for (int i = 0; i < copies; i++) fresh_values[i] = V::get(at[i]);
+          for (int i = 0; i < copies; i += 8) V::eight(at + i, fresh_values + i);
         } else {
           #pragma unroll
           for (int i = 0; i < copies; i++) fresh_values[i] = 0;

@@ -69,7 +69,7 @@ template <class F, bool DOWN> __device__ __forceinline__ void experts_few(const 
     if (v.out) w.out = v.out + r;
     else { w.y += r * v.stride; w.h.q += (int64_t)r * v.h_groups * F::group; w.h.scale += (int64_t)r * v.h_groups; w.h.sum += (int64_t)r * v.h_groups; }
     if (r) __syncthreads();
-    product_few<F, DOWN ? PRODUCT_DOWN : PRODUCT_UP, tiles, warps>(w, blockIdx.x * tiles);
+    product_few<F, DOWN ? PRODUCT_DOWN : PRODUCT_UP, tiles, warps>(w, blockIdx.x * tiles, [] {});
   }
 }
 template <class F, bool DOWN> __device__ __forceinline__ void experts_many(const canon_op &op, const covey_program *p, int routed, int least) {

@@ -122,6 +122,21 @@ template <class F> __device__ __forceinline__ void moe_produce(const covey_moe &
     for (int e = 0; e < s.has + routed; e++) strip(entries[e].record + (e < s.has ? m.shared_down_at : m.down_at), o, e < s.has ? s.gs : s.gi);
 }
 
+// Rule 3 from shared memory, by a warp.
+template <int FORM> __device__ __forceinline__ float shared_dot(const uint8_t *w, const float *x, int n, int lane) {
+  float acc = 0;
+  auto value = [&](int i) { return FORM == CANON_F32 ? ((const float *)w)[i] : FORM == CANON_BF16 ? canon_from_bf16(((const uint16_t *)w)[i]) : canon_from_f16(((const uint16_t *)w)[i]); };
+  int i = lane;
+  #pragma unroll 1
+  for (; i + 7 * 32 < n; i += 8 * 32) {
+    #pragma unroll
+    for (int j = 0; j < 8; j++) acc = fmaf(value(i + 32 * j), x[i + 32 * j], acc);
+  }
+  #pragma unroll 1
+  for (; i < n; i += 32) acc = fmaf(value(i), x[i], acc);
+  return warp_tree(acc);
+}
+
 // The row into shared memory: values xs (normed) and codes. All WARPS warps. Sums of squares are rule 4's.
 template <class F, int WARPS> __device__ __forceinline__ void moe_read_row(const covey_moe &m, const moe_shape &s, const moe_front &front, const float *norm, uint64_t *full, uint64_t *empty, float *xs, int8_t *q, covey_pair *pairs, float *factor, int warp, int lane) {
   const int n = m.hidden, threads = WARPS * 32, thread = warp * 32 + lane;
@@ -131,10 +146,7 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_read_row(const
   float r = 1;
   if (m.norm) {
     if (warp == 0) {
-      float acc = 0;
-      #pragma unroll 16
-      for (int i = lane; i < n; i += 32) acc = fmaf(xs[i], xs[i], acc);
-      acc = warp_tree(acc);
+      const float acc = shared_dot<CANON_F32>((const uint8_t *)xs, xs, n, lane);
       if (lane == 0) *factor = canon_rms_factor(acc, n, m.eps);
       barrier_wait(&full[0], 0);
     }
@@ -167,20 +179,11 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_read_row(const
   if (thread < front.norm) barrier_arrive(&empty[thread]);
 }
 
-template <int FORM> __device__ __forceinline__ float router_dot(const uint8_t *w, const float *x, int n, int lane) {
-  float acc = 0;
-  #pragma unroll 16
-  for (int i = lane; i < n; i += 32) {
-    float v = FORM == CANON_F32 ? ((const float *)w)[i] : FORM == CANON_BF16 ? canon_from_bf16(((const uint16_t *)w)[i]) : canon_from_f16(((const uint16_t *)w)[i]);
-    acc = fmaf(v, x[i], acc);
-  }
-  return warp_tree(acc);
-}
-
-// Inner values of all entries to codes as they arrive, 256 at a time, shared expert first. The helper warps.
+// Inner values of all entries to codes as they arrive, 256 at a time, shared expert first. The helper warps take pieces from
+// the start, the others when they have nothing else to do.
 struct moe_piece {
   const float *from;               // this lane's eight values
-  int32_t left, room, to, entry;   // real values and padded ones from here on; place among the codes
+  int32_t left;                    // real values from here on
   float v[8];
   __device__ __forceinline__ void look_at() {
     #pragma unroll
@@ -196,39 +199,36 @@ struct moe_piece {
     return all;
   }
 };
-template <class F> __device__ __forceinline__ void moe_inner(const covey_moe &m, const moe_shape &s, const moe_half &half, int routed, int8_t *hq, covey_pair *hpairs, uint64_t *ready, int helper, int lane) {
-  const int per = covey_ceil(s.ki, 256), pers = covey_ceil(s.ks, 256), pieces = pers + routed * per;
-  auto begin = [&](moe_piece &x, int piece) {
+template <class F> __device__ __noinline__ void moe_inner(const covey_moe &m, int which, int routed, int8_t *hq, covey_pair *hpairs, uint64_t *ready, int32_t *next_piece) {
+  const moe_half half(m, which);
+  const int lane = threadIdx.x & 31, has = m.shared_inner > 0;
+  const int ki = covey_ceil(m.inner, F::group) * F::group, ks = covey_ceil(m.shared_inner, F::group) * F::group;
+  const int per = covey_ceil(ki, 256), pers = covey_ceil(ks, 256), pieces = pers + routed * per;
+  for (;;) {
+    int piece = 0;
+    if (lane == 0) piece = atomicAdd(next_piece, 1);
+    piece = __shfl_sync(0xffffffffu, piece, 0);
+    if (piece >= pieces) return;
     const bool shared = piece < pers;
     const int e = shared ? 0 : (piece - pers) / per, i = (shared ? piece : (piece - pers) % per) * 256 + lane * 8;
+    moe_piece x;
     x.from = (shared ? half.shared : half.inner + (int64_t)e * half.stride) + i;
-    x.left = piece < pieces ? (shared ? m.shared_inner : m.inner) - i : 0;
-    x.room = (shared ? s.ks : s.ki) - i;
-    x.to = (shared ? m.k * s.ki : e * s.ki) + i;
-    x.entry = shared ? 0 : s.has + e;
-    x.look_at();
-  };
-  auto end = [&](moe_piece &x) {
-    while (!x.arrived()) x.look_at();
+    x.left = (shared ? m.shared_inner : m.inner) - i;
+    const int room = (shared ? ks : ki) - i, to = (shared ? m.k * ki : e * ki) + i;
+    uint32_t looks = 0;
+    do { x.look_at(); if (++looks == MOST_LOOKS) __trap(); } while (!x.arrived());
     #pragma unroll
     for (int j = 0; j < 8; j++) if (j >= x.left) x.v[j] = 0.0f;
     __syncwarp();
     float scale;
     int32_t sum;
     uint2 codes = quantise8<F::group>(x.v, lane, &scale, &sum);
-    if (x.room > 0) {
-      *(uint2 *)(hq + x.to) = codes;
-      if (x.to % F::group == 0) hpairs[x.to / F::group] = pair_of<F::form>(scale, sum);
+    if (room > 0) {
+      *(uint2 *)(hq + to) = codes;
+      if (to % F::group == 0) hpairs[to / F::group] = pair_of<F::form>(scale, sum);
     }
     __syncwarp();
-    if (lane == 0) barrier_arrive(&ready[x.entry]);
-  };
-  for (int piece = helper; piece < pieces; piece += 2 * MOE_HELPERS) {
-    moe_piece a, b;
-    begin(a, piece);
-    begin(b, piece + MOE_HELPERS);
-    end(a);
-    if (piece + MOE_HELPERS < pieces) end(b);
+    if (lane == 0) barrier_arrive(&ready[shared ? 0 : has + e]);
   }
 }
 
@@ -243,17 +243,22 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const co
   float *xs = (float *)(memory + at.xs), *part = (float *)(memory + at.part), *tots = (float *)(memory + at.tots);
   int32_t *count = (int32_t *)(memory + at.sel);
   float *factor = (float *)(memory + at.sel + 8);
+  int32_t *next_piece = count + 1;
   moe_entry *entries = (moe_entry *)(memory + at.sel + 16);
   uint64_t *full = (uint64_t *)(memory + at.bars), *empty = full + COVEY_MOE_SLOTS, *done = empty + COVEY_MOE_SLOTS, *taken = done + COVEY_MOE_PARTS, *chosen = taken + COVEY_MOE_PARTS, *ready = chosen + 1;
   uint8_t *ring = memory + at.ring;
   const int slots = at.slots, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   const int grid = gridDim.x;
 
-  for (int i = threadIdx.x; i < slots; i += blockDim.x) { barrier_init(&full[i], 1); barrier_init(&empty[i], 1); }
-  if (threadIdx.x < COVEY_MOE_PARTS) { barrier_init(&done[threadIdx.x], WARPS); barrier_init(&taken[threadIdx.x], 1); }
-  if (threadIdx.x < COVEY_MOE_ENTRIES) barrier_init(&ready[threadIdx.x], covey_ceil(threadIdx.x < s.has ? s.ks : s.ki, 256));
-  if (threadIdx.x == 0) barrier_init(chosen, 1);
-  barrier_init_done();
+  if (lane == 0) {                            // setting up a barrier takes 20 ns: the warps share them
+    #pragma unroll 1
+    for (int i = warp; i < slots; i += WARPS + 1 + MOE_HELPERS + MOE_PRODUCERS) { barrier_init(&full[i], 1); barrier_init(&empty[i], 1); }
+    #pragma unroll 1
+    for (int i = warp; i < s.has + m.k; i += WARPS + 1 + MOE_HELPERS + MOE_PRODUCERS) barrier_init(&ready[i], covey_ceil(i < s.has ? s.ks : s.ki, 256));
+    if (warp < COVEY_MOE_PARTS) { barrier_init(&done[warp], WARPS); barrier_init(&taken[warp], 1); }
+    if (warp == COVEY_MOE_PARTS) { barrier_init(chosen, 1); *next_piece = 0; }
+    barrier_init_done();
+  }
   __syncthreads();
   let_next_start();
 
@@ -268,15 +273,12 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const co
     const int now = moe_now(m);
     const moe_half half(m, now), other(m, !now);
     for (int64_t i = blockIdx.x * MOE_HELPERS * 32 + helper * 32 + lane; i < covey_moe_exchange(&m); i += grid * MOE_HELPERS * 32) other.inner[i] = unset();
+    if (m.router) route_scores<MOE_HELPERS>(m, half.logits, (float *)(memory + at.scores), helper, lane, 3);
     if (helper == 0) {
       int32_t id = -1;
       float weight = 0;
       if (m.router) {
-        float *scores = (float *)(memory + at.scores);
-        if (m.experts <= 64) route<2>(m, half.logits, scores, lane, &id, &weight);
-        else if (m.experts <= 128) route<4>(m, half.logits, scores, lane, &id, &weight);
-        else if (m.experts <= 256) route<8>(m, half.logits, scores, lane, &id, &weight);
-        else route<16>(m, half.logits, scores, lane, &id, &weight);
+        route_choose(m, (const float *)(memory + at.scores), lane, &id, &weight);
         if (blockIdx.x == 0 && lane < m.k) { m.ids[lane] = id; m.weights[lane] = weight; }
       } else if (lane < m.k) {
         id = __ldcg(m.ids + lane);
@@ -292,7 +294,7 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const co
     }
     barrier_wait(chosen, 0);
     warps_sync(2, (WARPS + MOE_HELPERS) * 32);   // xs has been read
-    moe_inner<F>(m, s, half, *count, hq, hpairs, ready, helper, lane);
+    moe_inner<F>(m, now, *count, hq, hpairs, ready, next_piece);
     return;
   }
 
@@ -305,15 +307,15 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const co
     uint32_t parity = 0;
     const int side = lane >> 4, row = lane & 15;
     for (int it = blockIdx.x; it < ups; it += grid) {
-      barrier_wait(&done[slot], parity);
+      const int i = it - s.shared_tiles, e = i / s.tiles, tile = i < 0 ? it : i - e * s.tiles, width = i < 0 ? m.shared_inner : m.inner;
+      float *to = (i < 0 ? half.shared : half.inner + (int64_t)e * half.stride) + tile * 16 + row;
       const float *p = part + (slot * at.units + side * s.s1) * 16 + row;
+      barrier_wait(&done[slot], parity);
       float tot = 0;
       #pragma unroll 4
       for (int j = 0; j < s.s1; j++) tot = tot + p[j * 16];
       float up = __shfl_down_sync(0xffffffffu, tot, 16);
-      int i = it - s.shared_tiles, e = i / s.tiles, tile = i < 0 ? it : i % s.tiles, width = i < 0 ? m.shared_inner : m.inner;
-      float *to = i < 0 ? half.shared : half.inner + (int64_t)e * half.stride;
-      if (side == 0 && tile * 16 + row < width) hand_over(to + tile * 16 + row, canon_siluf(tot) * up);
+      if (side == 0 && tile * 16 + row < width) hand_over(to, canon_siluf(tot) * up);
       if (lane == 0) barrier_arrive(&taken[slot]);
       if (++slot == COVEY_MOE_PARTS) { slot = 0; parity ^= 1; }
     }
@@ -345,14 +347,15 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const co
     return;
   }
 
+  const int now = moe_now(m);
   moe_read_row<F, WARPS>(m, s, front, (const float *)ring, full, empty, xs, q, pairs, factor, warp, lane);
   if (warp < front.rows) {
-    const moe_half half(m, moe_now(m));
+    const moe_half half(m, now);
     for (int r = warp; r < front.rows; r += WARPS) {
       const int slot = front.norm + r * front.row;
       const uint8_t *w = ring + slot * slot_bytes;
       barrier_wait(&full[slot], 0);
-      float z = m.router_form == CANON_F32 ? router_dot<CANON_F32>(w, xs, m.hidden, lane) : m.router_form == CANON_BF16 ? router_dot<CANON_BF16>(w, xs, m.hidden, lane) : router_dot<CANON_F16>(w, xs, m.hidden, lane);
+      float z = m.router_form == CANON_F32 ? shared_dot<CANON_F32>(w, xs, m.hidden, lane) : m.router_form == CANON_BF16 ? shared_dot<CANON_BF16>(w, xs, m.hidden, lane) : shared_dot<CANON_F16>(w, xs, m.hidden, lane);
       if (lane == 0) hand_over(half.logits + blockIdx.x + r * grid, z);
       __syncwarp();
       if (lane < front.row) barrier_arrive(&empty[slot + lane]);
@@ -364,47 +367,52 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const co
   int mine = warp, next = front.slots + warp, begin = 0, item = 0, slot = 0;
   uint32_t parity = 0, taken_parity = 1;
   while (next >= slots) { next -= slots; parity ^= 1; }
-  auto unit = [&](float *to, const int8_t *codes, const covey_pair *p, int groups) {
-    barrier_wait(&full[next], parity);
-    float2 v = segment_row<F>(ring + next * slot_bytes, codes, p, groups, lane);
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&empty[next]);
-    if ((lane & 3) == 0) { to[lane >> 2] = v.x; to[8 + (lane >> 2)] = v.y; }
-    mine += WARPS; next += WARPS;
-    if (next >= slots) { next -= slots; parity ^= 1; }
-  };
-  auto start_item = [&]() { if (item >= COVEY_MOE_PARTS) barrier_wait(&taken[slot], taken_parity); };
-  auto end_item = [&](int units) {
+  int it = blockIdx.x, ups = s.shared_tiles, routed = -1, units = 2 * s.s1, down = 0;
+  int known = -1;                             // entries up to here have the codes of their inner values
+  #pragma unroll 1
+  for (;; it += grid) {
+    if (!down) {
+      if (it >= s.shared_tiles && routed < 0) { barrier_wait(chosen, 0); routed = *count; ups = s.shared_tiles + routed * s.tiles; }
+      if (it >= ups) {
+        down = 1;
+        moe_inner<F>(m, now, routed, hq, hpairs, ready, next_piece);
+        it = grid - 1 - blockIdx.x;
+        units = s.has * s.s2s + routed * s.s2;
+      }
+    }
+    if (down && it >= s.outputs) break;
+    if (item >= COVEY_MOE_PARTS) barrier_wait(&taken[slot], taken_parity);
+    float *to = part + slot * at.units * 16;
+    #pragma unroll 1
+    while (mine < begin + units) {
+      int j = mine - begin, seg, groups = s.gx, base = 0;
+      const int8_t *codes = q;
+      const covey_pair *scales = pairs;
+      if (down) {
+        const int i = j - s.has * s.s2s, e = i < 0 ? 0 : i / s.s2, entry = i < 0 ? 0 : s.has + e;
+        seg = i < 0 ? j : i - e * s.s2;
+        base = i < 0 ? m.k * s.ki : e * s.ki;
+        groups = i < 0 ? s.gs : s.gi;
+        codes = hq; scales = hpairs;
+        while (known < entry) {
+          barrier_wait(&ready[++known], 0);
+        }
+      } else {
+        seg = j < s.s1 ? j : j - s.s1;
+      }
+      barrier_wait(&full[next], parity);
+      float2 v = segment_row<F>(ring + next * slot_bytes, codes + base + seg * CANON_SEGMENT, scales + base / F::group + seg * F::segment, min(F::segment, groups - seg * F::segment), lane);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(&empty[next]);
+      if ((lane & 3) == 0) { to[j * 16 + (lane >> 2)] = v.x; to[j * 16 + 8 + (lane >> 2)] = v.y; }
+      mine += WARPS; next += WARPS;
+      if (next >= slots) { next -= slots; parity ^= 1; }
+    }
     __syncwarp();
     if (lane == 0) barrier_arrive(&done[slot]);
     begin += units;
     item++;
     if (++slot == COVEY_MOE_PARTS) { slot = 0; taken_parity ^= 1; }
-  };
-  int it = blockIdx.x, ups = s.shared_tiles, routed = -1;
-  for (;; it += grid) {
-    if (it >= s.shared_tiles && routed < 0) { barrier_wait(chosen, 0); routed = *count; ups = s.shared_tiles + routed * s.tiles; }
-    if (it >= ups) break;
-    start_item();
-    float *to = part + slot * at.units * 16;
-    while (mine < begin + 2 * s.s1) {
-      int j = mine - begin, seg = j < s.s1 ? j : j - s.s1;
-      unit(to + j * 16, q + seg * CANON_SEGMENT, pairs + seg * F::segment, min(F::segment, s.gx - seg * F::segment));
-    }
-    end_item(2 * s.s1);
-  }
-  const int units = s.has * s.s2s + routed * s.s2;
-  int known = -1;                             // entries up to here have their codes
-  for (int o = grid - 1 - blockIdx.x; o < s.outputs; o += grid) {
-    start_item();
-    float *to = part + slot * at.units * 16;
-    while (mine < begin + units) {
-      int j = mine - begin, i = j - s.has * s.s2s, e = i / s.s2, seg = i < 0 ? j : i % s.s2, entry = i < 0 ? 0 : s.has + e;
-      int base = i < 0 ? m.k * s.ki : e * s.ki, groups = i < 0 ? s.gs : s.gi;
-      while (known < entry) barrier_wait(&ready[++known], 0);
-      unit(to + j * 16, hq + base + seg * CANON_SEGMENT, hpairs + base / F::group + seg * F::segment, min(F::segment, groups - seg * F::segment));
-    }
-    end_item(units);
   }
 }
 

@@ -4,7 +4,7 @@
 //         ascending order. Bound by reading the weights once.
 //   many  any number of rows. A warp holds 2 x 16 outputs by 32 rows; weights, codes and scales pass through a ring of
 //         asynchronous copies. Each 16 x 8 sums of a group cost 12 float operations beside the 2 to 4 tensor instructions, so
-//         it is bound by issuing instructions: about 2 multiply-adds in 1,000 of what the tensor cores could do are waited for.
+//         it is bound by issuing instructions.
 //
 // What is multiplied is a `product`: weights, the rows that enter, and where each result goes. Kinds differ in the last only.
 #pragma once
@@ -50,43 +50,69 @@ template <class F, int WIDTH> __device__ __forceinline__ void store_inner(const 
 
 // ---- few rows ----------------------------------------------------------------------------------------------------------
 
-// A segment of 16 outputs by 8 rows. codes: shared memory, rows `stride` bytes apart, at the segment's first input; pairs
-// [group][8]. The sums are of outputs g, g + 8 (acc[0..1], acc[2..3]) and rows 2t, 2t + 1.
-template <class F, int N> __device__ __forceinline__ void groups_few(const uint8_t *blocks, int block, int scale_form, const int8_t *codes, const covey_pair *pairs, int lane, float acc[4]) {
-  uint32_t a[N][F::chunks][F::steps][4];
-  float2 w[N];
-  #pragma unroll
-  for (int i = 0; i < N; i++) {
+// A segment of 16 outputs by 8 rows in two parts, so that its weights can be on their way before the rows are there.
+template <class F> struct segment_few {
+  enum { chunks = CANON_SEGMENT / F::chunk, loads = F::chunk * (F::form == CANON_INT4 ? 8 : 16) / 512 };
+  uint4 w[chunks * (F::chunk == 32 && F::form == CANON_INT4 ? 1 : loads)];
+  uint2 scale[F::segment];
+  // n groups of the segment at blocks in device memory.
+  __device__ __forceinline__ void load(const uint8_t *blocks, int block, int scale_form, int n, int lane) {
     #pragma unroll
-    for (int k = 0; k < F::chunks; k++) F::template weights<true>(blocks + i * block, k, lane, a[i][k]);
-    w[i] = scale_pair_of(scale_form, blocks + i * block + F::codes, lane >> 2);
-  }
-  #pragma unroll
-  for (int i = 0; i < N; i++) {
-    float4 x = *(const float4 *)&pairs[i * FEW_ROWS + (lane & 3) * 2];
-    int32_t s0 = __float_as_int(x.y), s1 = __float_as_int(x.w), d[4] = {s0, s1, s0, s1};
-    #pragma unroll
-    for (int k = 0; k < F::chunks; k++) {
-      uint32_t b[F::steps][2];
-      F::codes_of(codes + i * F::group + k * F::chunk, lane & 3, b);
-      #pragma unroll
-      for (int t = 0; t < F::steps; t++) F::mma(d, a[i][k][t], b[t], d);
+    for (int i = 0; i < F::segment; i++) {
+      if (i < n) {
+        const uint8_t *at = blocks + i * block;
+        #pragma unroll
+        for (int k = 0; k < F::chunks; k++) {
+          const int c = i * F::chunks + k;
+          if (F::form == CANON_INT4 && F::chunk == 32) { uint2 v = __ldcs((const uint2 *)(at + lane * 8)); w[c].x = v.x; w[c].y = v.y; }
+          else if (F::form == CANON_INT4) w[c] = __ldcs((const uint4 *)(at + k * 512 + lane * 16));
+          else {
+            #pragma unroll
+            for (int t = 0; t < F::steps; t++) w[c * F::steps + t] = __ldcs((const uint4 *)(at + (k * F::steps + t) * 512 + lane * 16));
+          }
+        }
+        if (scale_form == CANON_F32) scale[i] = __ldcs((const uint2 *)(at + F::codes) + (lane >> 2));
+        else scale[i].x = __ldcs((const uint32_t *)(at + F::codes) + (lane >> 2));
+      }
     }
-    acc[0] = fmaf(sum_of(d[0]), w[i].x * x.x, acc[0]);
-    acc[1] = fmaf(sum_of(d[1]), w[i].x * x.z, acc[1]);
-    acc[2] = fmaf(sum_of(d[2]), w[i].y * x.x, acc[2]);
-    acc[3] = fmaf(sum_of(d[3]), w[i].y * x.z, acc[3]);
   }
-}
-template <class F> __device__ __forceinline__ void segment_few(const uint8_t *blocks, int block, int scale_form, const int8_t *codes, const covey_pair *pairs, int n, int lane, float acc[4]) {
-  constexpr int at_once = F::group == 128 || F::form == CANON_INT8 ? 4 : 8;   // all loads of these groups are in flight together
-  #pragma unroll
-  for (int i = 0; i < 4; i++) acc[i] = 0;
-  #pragma unroll 1
-  for (; n >= at_once; n -= at_once, blocks += at_once * block, codes += at_once * F::group, pairs += at_once * FEW_ROWS) groups_few<F, at_once>(blocks, block, scale_form, codes, pairs, lane, acc);
-  #pragma unroll 1
-  for (; n > 0; n--, blocks += block, codes += F::group, pairs += FEW_ROWS) groups_few<F, 1>(blocks, block, scale_form, codes, pairs, lane, acc);
-}
+  // codes: shared memory, the lane's row at the segment's first input; pairs [group][8]. The sums are of outputs g, g + 8
+  // (acc[0..1], acc[2..3]) and rows 2t, 2t + 1.
+  __device__ __forceinline__ void multiply(int scale_form, const int8_t *codes, const covey_pair *pairs, int n, int lane, float acc[4]) const {
+    #pragma unroll
+    for (int i = 0; i < 4; i++) acc[i] = 0;
+    #pragma unroll
+    for (int i = 0; i < F::segment; i++) {
+      if (i < n) {
+        float4 x = *(const float4 *)&pairs[i * FEW_ROWS + (lane & 3) * 2];
+        int32_t s0 = __float_as_int(x.y), s1 = __float_as_int(x.w), d[4] = {s0, s1, s0, s1};
+        #pragma unroll
+        for (int k = 0; k < F::chunks; k++) {
+          uint32_t b[F::steps][2];
+          F::codes_of(codes + i * F::group + k * F::chunk, lane & 3, b);
+          #pragma unroll
+          for (int t = 0; t < F::steps; t++) {
+            const int c = i * F::chunks + k;
+            uint32_t a[4];
+            if (F::form == CANON_INT4) {
+              uint32_t u = t ? w[c].z : w[c].x, v = t ? w[c].w : w[c].y;
+              a[0] = u & 0x0f0f0f0fu; a[1] = v & 0x0f0f0f0fu; a[2] = u >> 4 & 0x0f0f0f0fu; a[3] = v >> 4 & 0x0f0f0f0fu;
+            } else {
+              const uint4 &v = w[c * F::steps + t];
+              a[0] = v.x; a[1] = v.y; a[2] = v.z; a[3] = v.w;
+            }
+            F::mma(d, a, b[t], d);
+          }
+        }
+        float2 s = scale_pair_in(scale_form, scale[i]);
+        acc[0] = fmaf(sum_of(d[0]), s.x * x.x, acc[0]);
+        acc[1] = fmaf(sum_of(d[1]), s.x * x.z, acc[1]);
+        acc[2] = fmaf(sum_of(d[2]), s.y * x.x, acc[2]);
+        acc[3] = fmaf(sum_of(d[3]), s.y * x.z, acc[3]);
+      }
+    }
+  }
+};
 
 CANON_FN int32_t few_stride(int32_t cols) { return (cols + 127) / 128 * 128 + 64; }   // rows of codes fall into other banks
 // Shared memory of a block: codes, pairs, sums of segments, inner values.
@@ -95,12 +121,22 @@ CANON_FN int32_t few_memory(int32_t groups, int32_t group, int32_t tiles, int32_
   return rows * few_stride(groups * group) + groups * FEW_ROWS * 8 + parts * tiles * segments * 16 * FEW_ROWS * 4 + (parts == 2 ? FEW_ROWS * (tiles * 16 + 4) * 4 : 0);
 }
 
-// TILES tiles of 16 outputs from tile0, WARPS warps.
-template <class F, int KIND, int TILES, int WARPS> __device__ __forceinline__ void product_few(const product &p, int tile0) {
+// TILES tiles of 16 outputs from tile0, WARPS warps. ready() is called when weights have been asked for; it fills in the
+// rows of p (n may be 0: nothing is to be done).
+template <class F, int KIND, int TILES, int WARPS, class READY> __device__ __forceinline__ void product_few(product &p, int tile0, READY ready) {
   extern __shared__ __align__(128) uint8_t memory[];
   const int groups = p.m.groups, cols = groups * F::group, stride = few_stride(cols), segments = covey_ceil(groups, F::segment), parts = KIND == PRODUCT_UP ? 2 : 1;
   const int block = F::codes + 16 * covey_form_bytes(p.m.scale_form), tiles = covey_ceil(p.m.rows, 16);
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, units = parts * TILES * segments;
+  segment_few<F> held;
+  auto ask = [&](int u) {
+    const int s = u % segments, t = u / segments % TILES, first = s * F::segment;
+    const uint8_t *w = (u / segments / TILES ? p.w2 : p.w) + ((int64_t)(tile0 + t) * groups + first) * block;
+    if (tile0 + t < tiles) held.load(w, block, p.m.scale_form, min(groups - first, (int)F::segment), lane);
+  };
+  if (warp < units) ask(warp);
+  ready();
+  if (p.n <= 0) return;
   int8_t *q = (int8_t *)memory;
   covey_pair *pairs = (covey_pair *)(memory + p.n * stride);
   float *part = (float *)(pairs + groups * FEW_ROWS), *inner = part + parts * TILES * segments * 16 * FEW_ROWS;
@@ -116,12 +152,13 @@ template <class F, int KIND, int TILES, int WARPS> __device__ __forceinline__ vo
   }
   __syncthreads();
   const int8_t *mine = q + ((lane >> 2) < p.n ? lane >> 2 : 0) * stride;
-  for (int u = warp; u < parts * TILES * segments; u += WARPS) {
-    int s = u % segments, t = u / segments % TILES, part2 = u / segments / TILES, first = s * F::segment;
+  #pragma unroll 1
+  for (int u = warp; u < units; u += WARPS) {
+    const int s = u % segments, t = u / segments % TILES, first = s * F::segment;
+    if (u != warp) ask(u);
     if (tile0 + t >= tiles) continue;
-    const uint8_t *w = (part2 ? p.w2 : p.w) + ((int64_t)(tile0 + t) * groups + first) * block;
     float acc[4];
-    segment_few<F>(w, block, p.m.scale_form, mine + s * CANON_SEGMENT, pairs + first * FEW_ROWS, groups - first < F::segment ? groups - first : F::segment, lane, acc);
+    held.multiply(p.m.scale_form, mine + s * CANON_SEGMENT, pairs + first * FEW_ROWS, min(groups - first, (int)F::segment), lane, acc);
     float *to = part + u * 16 * FEW_ROWS + (lane >> 2) * FEW_ROWS + (lane & 3) * 2;
     *(float2 *)to = make_float2(acc[0], acc[1]);
     *(float2 *)(to + 8 * FEW_ROWS) = make_float2(acc[2], acc[3]);
@@ -167,27 +204,44 @@ template <class F, int KIND, int MW> __device__ __forceinline__ void product_man
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, wm = warp % MW, wn = warp / MW, stage_bytes = M::stage(block), weights = M::weights(block);
   const int stages = covey_ceil(groups, M::groups), columns = p.n - column0 < M::columns ? p.n - column0 : M::columns;
 
+  // What a thread copies of each stage lies at the same places every time: offsets from the first stage, in registers.
+  const int strip = M::groups * block, tail = (stages - 1) * M::groups;
+  constexpr int w_copies = (M::tiles * M::groups * (F::codes + 64) / 16 + 255) / 256, q_copies = (M::columns * M::depth / 16 + 255) / 256;
+  const uint8_t *w_from[w_copies];
+  int w_at[w_copies];                        // place in the tile's strip; -1 = nothing to copy
+  #pragma unroll
+  for (int j = 0; j < w_copies; j++) {
+    int i = (threadIdx.x + 256 * j) * 16, t = i / strip, tile = KIND == PRODUCT_UP ? tile0 + t / 2 : tile0 + t;
+    w_at[j] = t < M::tiles && tile < tiles ? i % strip : -1;
+    w_from[j] = (KIND == PRODUCT_UP && (t & 1) ? p.w2 : p.w) + (int64_t)tile * groups * block + i % strip;
+  }
+  const int8_t *q_from[q_copies];
+  int q_to[q_copies], q_at[q_copies];        // place in the column's stage; -1 = nothing to copy
+  #pragma unroll
+  for (int j = 0; j < q_copies; j++) {
+    int i = threadIdx.x + 256 * j, c = i / (M::depth / 16), b = i % (M::depth / 16) * 16;
+    q_at[j] = c < columns ? b : -1;
+    q_to[j] = ((b / F::chunk) * M::columns + c) * F::chunk + b % F::chunk;
+    q_from[j] = c < columns ? p.x.q + (int64_t)row_in(p, column0 + c) * cols + b : 0;
+  }
+  const int s_column = threadIdx.x % M::columns, s_group = threadIdx.x / M::columns;
+  const bool scales_here = s_column < columns && s_group < M::groups;
+  const int64_t s_from = scales_here ? (int64_t)row_in(p, column0 + s_column) * groups + s_group : 0;
+
   auto load = [&](int s) {
     uint8_t *to = memory + s % M::stages * stage_bytes;
-    const int g0 = s * M::groups, here = groups - g0 < M::groups ? groups - g0 : M::groups, strip = here * block / 16;
-    for (int i = threadIdx.x; i < M::tiles * strip; i += 256) {
-      int t = i / strip, b = i % strip, tile = KIND == PRODUCT_UP ? tile0 + t / 2 : tile0 + t;
-      const uint8_t *w = KIND == PRODUCT_UP && (t & 1) ? p.w2 : p.w;
-      if (tile < tiles) copy16(to + t * M::groups * block + b * 16, w + ((int64_t)tile * groups + g0) * block + b * 16);
-    }
+    const int g0 = s * M::groups, here = g0 == tail ? groups - g0 : M::groups;
+    #pragma unroll
+    for (int j = 0; j < w_copies; j++)
+      if (w_at[j] >= 0 && w_at[j] < here * block) copy16(to + (threadIdx.x + 256 * j) * 16, w_from[j] + (int64_t)g0 * block);
     uint8_t *q = to + weights;
-    const int pieces = here * F::group / 16;
-    for (int i = threadIdx.x; i < columns * pieces; i += 256) {
-      int c = i / pieces, b = i % pieces * 16;
-      copy16(q + ((b / F::chunk) * M::columns + c) * F::chunk + b % F::chunk, p.x.q + (int64_t)row_in(p, column0 + c) * cols + g0 * F::group + b);
-    }
-    float *scale = (float *)(q + M::columns * M::depth);
-    int32_t *sum = (int32_t *)(scale + M::groups * M::columns);
-    for (int i = threadIdx.x; i < columns * here; i += 256) {
-      int c = i % columns, g = i / columns;
-      int64_t at = (int64_t)row_in(p, column0 + c) * groups + g0 + g;
-      copy4(scale + g * M::columns + c, p.x.scale + at);
-      copy4(sum + g * M::columns + c, p.x.sum + at);
+    #pragma unroll
+    for (int j = 0; j < q_copies; j++)
+      if (q_at[j] >= 0 && q_at[j] < here * F::group) copy16(q + q_to[j], q_from[j] + g0 * F::group);
+    if (scales_here && s_group < here) {
+      uint8_t *scale = q + M::columns * M::depth + threadIdx.x * 4;
+      copy4(scale, p.x.scale + s_from + g0);
+      copy4(scale + M::groups * M::columns * 4, p.x.sum + s_from + g0);
     }
   };
 

@@ -58,9 +58,7 @@ CANON_FN covey_moe_shared covey_moe_shared_of(const covey_moe *m, int32_t group,
   at = (at + 15) / 16 * 16;
   s.part = at; at += COVEY_MOE_PARTS * s.units * 64;
   s.tots = at; at += COVEY_MOE_ENTRIES * 64;
-  s.scores = at;
-  for (int32_t per = 64; m->router; per *= 2)
-    if (per >= m->experts) { at += per * 4; break; }
+  s.scores = at; at += m->router ? (2 * 512 + 32) * 4 : 0;
   s.sel = at; at += 16 + COVEY_MOE_ENTRIES * 16;
   s.bars = at; at += (2 * COVEY_MOE_SLOTS + 2 * COVEY_MOE_PARTS + 1 + COVEY_MOE_ENTRIES) * 8;
   at = (at + 127) / 128 * 128;

@@ -41,23 +41,32 @@ __device__ __forceinline__ float2 scale_pair_of(int scale_form, const uint8_t *p
   return scale_pair<CANON_F32>::load(p, g);
 }
 
+__device__ __forceinline__ float2 scale_pair_in(int scale_form, uint2 v) {
+  if (scale_form == CANON_F16) {
+    float2 f;
+    asm("{.reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;}" : "=f"(f.x), "=f"(f.y) : "r"(v.x));
+    return f;
+  }
+  if (scale_form == CANON_BF16) return make_float2(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u));
+  return make_float2(__uint_as_float(v.x), __uint_as_float(v.y));
+}
+
 template <int FORM, int GROUP, int SCALE> struct Form {
   enum {
     form = FORM, group = GROUP, codes = GROUP * (FORM == CANON_INT4 ? 8 : 16), block = codes + 16 * (SCALE == CANON_F32 ? 4 : 2),
     chunk = GROUP < 64 ? GROUP : 64, chunks = GROUP / chunk, steps = chunk / 32, segment = CANON_SEGMENT / GROUP,
   };
 
-  // The fragments of one chunk: a[step] for the product. STREAM: from device memory, read once.
-  template <class T, bool STREAM> static __device__ __forceinline__ T load(const uint8_t *p) { return STREAM ? __ldcs((const T *)p) : *(const T *)p; }
-  template <bool STREAM = false> static __device__ __forceinline__ void weights(const uint8_t *block, int c, int lane, uint32_t a[steps][4]) {
+  // The fragments of one chunk: a[step] for the product.
+  static __device__ __forceinline__ void weights(const uint8_t *block, int c, int lane, uint32_t a[steps][4]) {
     if (FORM == CANON_INT4) {
       const uint8_t *p = block + c * chunk * 8 + lane * (chunk / 4);
       uint32_t w[2 * steps];
       if (steps == 2) {
-        uint4 v = load<uint4, STREAM>(p);
+        uint4 v = *(const uint4 *)p;
         w[0] = v.x; w[1] = v.y; w[2 * (steps - 1)] = v.z; w[2 * steps - 1] = v.w;
       } else {
-        uint2 v = load<uint2, STREAM>(p);
+        uint2 v = *(const uint2 *)p;
         w[0] = v.x; w[1] = v.y;
       }
       #pragma unroll
@@ -68,7 +77,7 @@ template <int FORM, int GROUP, int SCALE> struct Form {
     } else {
       #pragma unroll
       for (int s = 0; s < steps; s++) {
-        uint4 v = load<uint4, STREAM>(block + c * chunk * 16 + s * 512 + lane * 16);
+        uint4 v = *(const uint4 *)(block + c * chunk * 16 + s * 512 + lane * 16);
         a[s][0] = v.x; a[s][1] = v.y; a[s][2] = v.z; a[s][3] = v.w;
       }
     }

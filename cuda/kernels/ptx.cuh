@@ -35,6 +35,10 @@ __device__ __forceinline__ uint64_t read_once() {
   return p;
 }
 
+__device__ __forceinline__ void bulk_load(uint32_t dst, const void *src, uint32_t bytes, uint32_t b) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst), "l"(src), "r"(bytes), "r"(b) : "memory");
+}
+
 // ---- 16- and 4-byte copies that a group of threads waits for ------------------------------------------------------------
 
 __device__ __forceinline__ void copy16(void *dst, const void *src) {
@@ -50,11 +54,11 @@ template <int LEFT> __device__ __forceinline__ void copies_wait() { asm volatile
 __device__ __forceinline__ void warps_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 __device__ __forceinline__ void warps_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
-// ---- order among blocks ------------------------------------------------------------------------------------------------
+// ---- between blocks ------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ uint32_t count_read(const uint32_t *c) {
   uint32_t v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(c) : "memory");
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(c) : "memory");
   return v;
 }
 
@@ -74,6 +78,7 @@ __device__ __forceinline__ float look(const float *p) {
   asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
   return v;
 }
+enum { MOST_LOOKS = 1 << 24 };   // about four seconds: a kernel whose partner never comes ends with an error
 __device__ __forceinline__ bool is_unset(float v) { return __float_as_int(v) == -1; }
 
 // ---- launches that overlap the end of the one before -------------------------------------------------------------------

@@ -20,23 +20,24 @@ __device__ __forceinline__ void router_fault(const covey_moe &m, int32_t kind) {
   m.step->faults[1] = m.label;
 }
 
+enum { ROUTER_LANES = 512 / 32 };
+
 // Choice scores of whole groups decide which groups stay (rule 8): the two largest of a group, or the largest, added.
-template <int PER> __device__ __forceinline__ void keep_groups(const covey_moe &m, uint32_t key[PER], int lane) {
+__device__ __forceinline__ void keep_groups(const covey_moe &m, uint32_t *key, int lane) {
   int per = m.experts / m.groups;
   uint32_t mine = 0;                       // lane g holds the order of group g's score; 0 = nothing left in it
+  #pragma unroll 1
   for (int g = 0; g < m.groups; g++) {
     uint32_t a = 0, b = 0;                 // this lane's two largest
-    #pragma unroll
-    for (int i = 0; i < PER; i++) {
-      int id = i * 32 + lane;
-      if (id < m.experts && id / per == g) { uint32_t o = key[i]; if (o > a) { b = a; a = o; } else if (o > b) b = o; }
-    }
+    #pragma unroll 1
+    for (int id = g * per + lane; id < (g + 1) * per; id += 32) { uint32_t o = key[id]; if (o > a) { b = a; a = o; } else if (o > b) b = o; }
     uint32_t first = __reduce_max_sync(0xffffffffu, a);
     int owner = __ffs(__ballot_sync(0xffffffffu, a == first)) - 1;
     uint32_t second = __reduce_max_sync(0xffffffffu, lane == owner ? b : a);
     if (lane == g && first) mine = order_of(m.largest_only || !second ? value_of_order(first) : value_of_order(first) + value_of_order(second));
   }
   uint32_t kept = 0;
+  #pragma unroll 1
   for (int i = 0; i < m.keep; i++) {
     uint32_t best = __reduce_max_sync(0xffffffffu, mine);
     if (!best) break;
@@ -44,89 +45,105 @@ template <int PER> __device__ __forceinline__ void keep_groups(const covey_moe &
     kept |= 1u << g;
     if (lane == g) mine = 0;
   }
-  #pragma unroll
-  for (int i = 0; i < PER; i++) {
-    int id = i * 32 + lane;
-    if (id < m.experts && !(kept >> id / per & 1)) key[i] = 0;
-  }
+  #pragma unroll 1
+  for (int id = lane; id < m.experts; id += 32) if (!(kept >> id / per & 1)) key[id] = 0;
+  __syncwarp();
 }
 
-// Lane r < k gets the id and the weight of rank r (-1: none left). logits may still be on their way from other blocks. scores
-// has room for the experts, rounded up to whole warps.
-template <int PER> __device__ __noinline__ void route(const covey_moe &m, const float *logits, float *scores, int lane, int32_t *id_out, float *weight_out) {
-  const int n = m.experts;
-  float s[PER];
-  #pragma unroll
-  for (int i = 0; i < PER; i++) s[i] = i * 32 + lane < n ? look(logits + i * 32 + lane) : 0.0f;
-  #pragma unroll
-  for (int i = 0; i < PER; i++) while (is_unset(s[i])) s[i] = look(logits + i * 32 + lane);
-  __syncwarp();
+// Scores of the experts into memory [512] and the order of their choice scores behind them [512], by WARPS warps with named
+// barrier `bar`. logits may still be on their way from other blocks. memory[1024..] is for what the warps tell each other.
+template <int WARPS> __device__ __forceinline__ void route_scores(const covey_moe &m, const float *logits, float *scores, int warp, int lane, int bar) {
+  const int n = m.experts, thread = warp * 32 + lane;
+  uint32_t *key = (uint32_t *)scores + 512;
+  float *shared = scores + 1024;
+  float top = -canon_inf();
   bool finite = true;
-  #pragma unroll
-  for (int i = 0; i < PER; i++) finite &= canon_finite(s[i]) != 0;
-  if (!__all_sync(0xffffffffu, finite) && lane == 0) router_fault(m, CANON_FAULT_NONFINITE);
+  #pragma unroll 1
+  for (int id = thread; id < n; id += WARPS * 32) {
+    float z = look(logits + id);
+    for (uint32_t looks = 0; is_unset(z); z = look(logits + id)) if (++looks == MOST_LOOKS) __trap();
+    finite &= canon_finite(z) != 0;
+    top = canon_max(z, top);
+    scores[id] = z;
+  }
+  __syncwarp();
+  if (!finite) router_fault(m, CANON_FAULT_NONFINITE);
+  float sum = 1;
   if (m.score == 0) {
-    float top = -canon_inf(), lanes = 0;
-    #pragma unroll
-    for (int i = 0; i < PER; i++) if (i * 32 + lane < n) top = canon_max(s[i], top);
     #pragma unroll
     for (int h = 16; h >= 1; h >>= 1) top = canon_max(__shfl_xor_sync(0xffffffffu, top, h), top);
+    if (lane == 0) shared[warp] = top;
+    warps_sync(bar, WARPS * 32);
+    top = shared[0];
     #pragma unroll
-    for (int i = 0; i < PER; i++) s[i] = canon_expf(s[i] - top);
-    #pragma unroll
-    for (int i = 0; i < PER; i++) if (i * 32 + lane < n) lanes = lanes + s[i];
-    float sum = warp_tree(lanes);
-    #pragma unroll
-    for (int i = 0; i < PER; i++) s[i] = s[i] / sum;
-  } else if (m.score == 2) {
-    #pragma unroll
-    for (int i = 0; i < PER; i++) s[i] = canon_sigmoidf(s[i]);
-  } else if (m.score == 3) {
+    for (int w = 1; w < WARPS; w++) top = canon_max(shared[w], top);
     #pragma unroll 1
-    for (int i = 0; i < PER; i++) scores[i * 32 + lane] = s[i];
-    #pragma unroll 1
-    for (int i = 0; i < PER; i++) scores[i * 32 + lane] = sqrtf(canon_softplusf(scores[i * 32 + lane]));
-    #pragma unroll
-    for (int i = 0; i < PER; i++) s[i] = scores[i * 32 + lane];
+    for (int id = thread; id < n; id += WARPS * 32) scores[id] = canon_expf(scores[id] - top);
+    warps_sync(bar, WARPS * 32);
+    float lanes = 0;
+    #pragma unroll 4
+    for (int id = lane; id < n; id += 32) lanes = lanes + scores[id];
+    sum = warp_tree(lanes);
+    warps_sync(bar, WARPS * 32);               // everyone has read the exponentials
   }
-  #pragma unroll
-  for (int i = 0; i < PER; i++) scores[i * 32 + lane] = s[i];
   const uint64_t *ban = m.step && m.step->bans ? m.step->bans[m.step->sequence[0]] : 0;
-  uint32_t key[PER];
-  #pragma unroll
-  for (int i = 0; i < PER; i++) {
-    int id = i * 32 + lane;
-    key[i] = id < n ? order_of(m.bias ? s[i] + m.bias[id] : s[i]) : 0;
-    if (ban && id < n && ban[(m.first_ban + id) / 64] >> (m.first_ban + id) % 64 & 1) key[i] = 0;
+  #pragma unroll 1
+  for (int id = thread; id < n; id += WARPS * 32) {
+    float v = scores[id];
+    if (m.score == 0) v = v / sum;
+    else if (m.score == 2) v = canon_sigmoidf(v);
+    else if (m.score == 3) v = sqrtf(canon_softplusf(v));
+    scores[id] = v;
+    uint32_t o = order_of(m.bias ? v + m.bias[id] : v);
+    if (ban && ban[(m.first_ban + id) / 64] >> (m.first_ban + id) % 64 & 1) o = 0;
+    key[id] = o;
   }
-  if (m.keep < m.groups) keep_groups<PER>(m, key, lane);
+  warps_sync(bar, WARPS * 32);
+}
 
-  int32_t my_id = -1;
+// One warp chooses: lane r < k gets the id and the weight of rank r (-1: none left).
+__device__ __forceinline__ void route_choose(const covey_moe &m, const float *scores, int lane, int32_t *id_out, float *weight_out) {
+  const int n = m.experts;
+  uint32_t *keys = (uint32_t *)scores + 512;
+  if (m.keep < m.groups) keep_groups(m, keys, lane);
+  uint32_t key[ROUTER_LANES], mine = 0;
+  int32_t id = -1, my_id = -1;
+  #pragma unroll
+  for (int i = 0; i < ROUTER_LANES; i++) {
+    key[i] = i * 32 + lane < n ? keys[i * 32 + lane] : 0;
+    if (key[i] > mine) { mine = key[i]; id = i * 32 + lane; }
+  }
+  #pragma unroll 1
   for (int r = 0; r < m.k; r++) {
-    uint32_t mine = 0, id = 0;
-    #pragma unroll
-    for (int i = 0; i < PER; i++) if (key[i] > mine) { mine = key[i]; id = i * 32 + lane; }
     uint32_t best = __reduce_max_sync(0xffffffffu, mine);
     if (!best) { if (lane == 0) router_fault(m, CANON_FAULT_BANNED); break; }
-    uint32_t at = __reduce_min_sync(0xffffffffu, mine == best ? id : 0xffffffffu);
-    #pragma unroll
-    for (int i = 0; i < PER; i++) if (i * 32 + lane == at) key[i] = 0;
+    uint32_t at = __reduce_min_sync(0xffffffffu, mine == best ? (uint32_t)id : 0xffffffffu);
     if (lane == r) my_id = (int32_t)at;
+    if ((at & 31) == lane) {                 // the owner looks for its next
+      mine = 0;
+      int32_t next = -1;
+      #pragma unroll
+      for (int i = 0; i < ROUTER_LANES; i++) {
+        if (i * 32 + lane == (int)at) key[i] = 0;
+        if (key[i] > mine) { mine = key[i]; next = i * 32 + lane; }
+      }
+      id = next;
+    }
   }
   __syncwarp();
-  float mine = my_id >= 0 ? scores[my_id] : 0.0f, sum = 0;
+  float w = my_id >= 0 ? scores[my_id] : 0.0f, sum = 0;
   bool normalise = m.normalise;
   if (m.score == 1) {
-    mine = canon_expf(mine - __shfl_sync(0xffffffffu, mine, 0));
+    w = canon_expf(w - __shfl_sync(0xffffffffu, w, 0));
     normalise = true;
   }
   #pragma unroll
   for (int r = 0; r < 16; r++) {
-    float w = __shfl_sync(0xffffffffu, mine, r);
-    if (__shfl_sync(0xffffffffu, my_id, r) >= 0) sum = sum + w;
+    float v = __shfl_sync(0xffffffffu, w, r);
+    if (__shfl_sync(0xffffffffu, my_id, r) >= 0) sum = sum + v;
   }
   sum = canon_max(sum, m.least);
-  if (my_id >= 0) mine = normalise ? canon_weight(mine, sum, m.sum_eps, m.scale) : mine * m.scale;
+  if (my_id >= 0) w = normalise ? canon_weight(w, sum, m.sum_eps, m.scale) : w * m.scale;
   *id_out = my_id;
-  *weight_out = mine;
+  *weight_out = w;
 }
