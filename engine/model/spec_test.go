@@ -37,6 +37,13 @@ var base = map[string]string{
 		"num_key_value_heads":2,"head_dim":16,"intermediate_size":32,"num_local_experts":8}`,
 	"minimax_m2": `{"model_type":"minimax_m2","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
 		"num_key_value_heads":2,"head_dim":16,"intermediate_size":32,"num_local_experts":8,"num_experts_per_tok":3}`,
+	"deepseek_v2":   `{"model_type":"deepseek_v2",` + latentSizes + `}`,
+	"deepseek_v3":   `{"model_type":"deepseek_v3",` + latentSizes + `}`,
+	"glm4_moe_lite": `{"model_type":"glm4_moe_lite",` + latentSizes + `}`,
+	"deepseek_v32":  `{"model_type":"deepseek_v32",` + indexSizes + `}`,
+	"glm_moe_dsa":   `{"model_type":"glm_moe_dsa",` + indexSizes + `}`,
+	"deepseek_v4": `{"model_type":"deepseek_v4","vocab_size":128,"hidden_size":64,"num_hidden_layers":6,"max_position_embeddings":512,"num_attention_heads":4,"head_dim":32,
+		"q_lora_rank":32,"o_groups":2,"o_lora_rank":32,"index_n_heads":16,"index_head_dim":16,"index_topk":8,"moe_intermediate_size":32,"n_routed_experts":8,"num_experts_per_tok":3}`,
 }
 
 // with gives a family's base configuration with keys of a JSON object added or replaced.

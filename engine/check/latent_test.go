@@ -1,0 +1,78 @@
+package check
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"covey/engine/canon"
+	"covey/engine/kv"
+	"covey/engine/model"
+)
+
+// Latent attention, indexed attention past its cut of 16 positions, and compressed attention past its window of 8 give the
+// same bits whatever the batch, the chunks, the threads and the instruction set.
+func TestHashesOfLatentAttentionNeverChange(t *testing.T) {
+	list, n := append(prompts(15, 40, 128), prompts(1, 300, 128)...), 4
+	if long() {
+		list, n = append(prompts(96, 100, 128), prompts(4, 400, 128)...), 24
+	}
+	best := canon.Supported()[len(canon.Supported())-1]
+	variants := []variant{{2, best, 1, 17}, {1, best, 7, 1}, {2, best, 16, 256}, {1, best, 16, 17}, {2, canon.Portable, 7, 17}}
+	for _, name := range []string{"deepseek_v3", "glm_moe_dsa", "deepseek_v4"} {
+		golden := "hashes_%s.txt"
+		if long() {
+			golden = "hashes_%s_long.txt"
+		}
+		sameHashes(t, fmt.Sprintf(golden, name), filepath.Join("testdata/oracles", name), model.Options{KV: "f16", KVTokens: 8192}, list, n, variants)
+	}
+}
+
+// A prompt that starts from another's pages gives the same bits as one that is read whole: index keys, compressed entries and
+// the states of compressors are all in the pages.
+func TestSharedPagesHoldAllThatAttentionNeeds(t *testing.T) {
+	for _, name := range []string{"deepseek_v3", "glm_moe_dsa", "deepseek_v4"} {
+		m := load(t, filepath.Join("testdata/oracles", name), model.Options{KVTokens: 1024, MaxRows: 50})
+		cache := kv.New(m.Info().KVPages, m.ZeroPage)
+		prompt := prompts(1, 150, 128)[0]
+		// read gives the logits of the last row of a prompt, and how many positions came from the cache.
+		read := func(owner string, tokens []int32) ([]float32, int) {
+			s := cache.Open(owner, tokens, len(tokens))
+			defer s.Close()
+			if err := s.Reserve(len(tokens)); err != nil {
+				t.Fatal(err)
+			}
+			reused := s.Len()
+			for s.Len() < len(tokens) {
+				b := model.Batch{Pages: [][]int32{s.Pages()}}
+				for p := s.Len(); p < min(s.Len()+50, len(tokens)); p++ {
+					b.Tokens, b.Positions, b.Sequence = append(b.Tokens, tokens[p]), append(b.Positions, int32(p)), append(b.Sequence, 0)
+				}
+				b.LogitRows = []int32{int32(len(b.Tokens) - 1)}
+				out, err := m.Step(&b)
+				if err != nil || out.Faults != nil {
+					t.Fatal(err, out)
+				}
+				s.Append(b.Tokens...)
+				if s.Len() == len(tokens) {
+					return slices.Clone(out.Logits[0]), reused
+				}
+			}
+			return nil, reused
+		}
+		read("a", prompt)
+		other := append(slices.Clone(prompt[:135]), 5, 6, 7)
+		got, reused := read("a", other)
+		want, fresh := read("b", other)
+		if reused != 128 || fresh != 0 {
+			t.Fatalf("%s: %d and %d positions came from the cache, want 128 and 0", name, reused, fresh)
+		}
+		for i := range want {
+			if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+				t.Fatalf("%s: logit %d is %v after shared pages and %v without", name, i, got[i], want[i])
+			}
+		}
+	}
+}
