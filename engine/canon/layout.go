@@ -11,6 +11,7 @@ import "C"
 
 import (
 	"fmt"
+	"math"
 	"unsafe"
 )
 
@@ -286,3 +287,37 @@ func (l *RecordLayout) View(block []byte) *Record {
 	r.down, _ = l.Down.viewAt(block, at)
 	return r
 }
+
+// Band is rows [first, first+n) of a source without its bias, sharing its data. With scales for several rows at once (fp8) first must begin a
+// block.
+func (s Source) Band(first, n int) Source {
+	codes := len(s.Codes) / s.Rows
+	b := s
+	b.Rows, b.Codes, b.Bias = n, s.Codes[first*codes:(first+n)*codes], nil
+	height := 1
+	if s.Form == FP8 {
+		height = min(max(s.GroupRows, 1), s.Rows)
+	}
+	from, to := first/height*s.perRow(), (first+n+height-1)/height*s.perRow()
+	cut := func(data []byte, width int) []byte {
+		if data == nil {
+			return nil
+		}
+		return data[from*width : to*width]
+	}
+	width := s.ScaleForm.Bits() / 8
+	b.Scales, b.Zeros, b.Minima = cut(s.Scales, width), cut(s.Zeros, 1), cut(s.Minima, width)
+	return b
+}
+
+// ToBF16 rounds to the nearest bf16, ties to even.
+func ToBF16(x float32) uint16 {
+	b := math.Float32bits(x)
+	if b&0x7fffffff > 0x7f800000 {
+		return uint16(b>>16 | 0x40)
+	}
+	return uint16((b + 0x7fff + b>>16&1) >> 16)
+}
+
+// FromBF16 widens, exactly.
+func FromBF16(h uint16) float32 { return math.Float32frombits(uint32(h) << 16) }

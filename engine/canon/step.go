@@ -250,7 +250,7 @@ func (p *Program) run(s *Step, ready func(router int) error) error {
 	} else {
 		from, stop := C.int32_t(0), C.canon_program_stop(p.c, 0)
 		for _, t := range p.tables {
-			faults = C.canon_run(p.pool.c, p.c, &c, from, stop)
+			C.canon_run(p.pool.c, p.c, &c, from, stop)
 			if err := ready(t.router); err != nil {
 				return err
 			}

@@ -16,4 +16,5 @@ type Output struct {
 	IDs     []uint16    // [rows, MoE layers, k] chosen experts in rank order
 	Weights []float32   // [rows, MoE layers, k] their combination weights
 	Bytes   int64       // expert bytes this step read, each expert record counted once
+	Fetched Fetched     // where its experts came from
 }

@@ -9,16 +9,14 @@ import (
 
 // expert returns a job that packs one routed expert into *to, however its matrices are stored.
 func (l *loader) expert(to **canon.Record, layer, id int) job {
-	m, names := l.spec.MoE, l.spec.Names.Expert
-	alone := m.Stack == StackNone
-	if !alone && l.checkpoint.HasModule(fmt.Sprintf(standardNames.Expert[0], layer, id)) {
-		alone, names = true, standardNames.Expert // a format without stacks calls the parts what most families call them
-	}
-	if alone {
-		var modules [3]string
-		for i, pattern := range names {
-			modules[i] = fmt.Sprintf(pattern, layer, id)
-		}
+	j := l.expertRecord(to, layer, id)
+	j.item.Expert = id
+	return j
+}
+
+func (l *loader) expertRecord(to **canon.Record, layer, id int) job {
+	m, names, modules := l.spec.MoE, l.spec.Names.Expert, l.spec.expert(layer, id)
+	if m.Stack == StackNone || l.checkpoint.HasModule(modules[0]) {
 		return l.record(to, modules, m.Inner, m.Bias)
 	}
 	hidden := l.spec.Hidden
@@ -29,21 +27,34 @@ func (l *loader) expert(to **canon.Record, layer, id int) job {
 		gate, up = weights.Outputs{Step: 2, Count: m.Inner}, weights.Outputs{First: 1, Step: 2, Count: m.Inner}
 		both.Transposed, down.Transposed = true, true
 	}
-	return job{size: 3 * int64(m.Inner) * int64(hidden), run: func(s *weights.Scratch) error {
-		var sources [3]canon.Source
+	j := l.packed(to, modules, m.Inner, func(s *weights.Scratch) ([]canon.Source, error) {
+		sources := make([]canon.Source, 3)
 		for i, part := range []struct {
 			stack   weights.Stack
 			outputs weights.Outputs
 		}{{both, gate}, {both, up}, {down, weights.Outputs{Step: 1, Count: hidden}}} {
 			var err error
 			if sources[i], err = l.stacked(part.stack, id, part.outputs, s); err != nil {
-				return err
+				return nil, err
 			}
 		}
-		var err error
-		*to, err = l.arena.PackRecord(sources[0], sources[1], sources[2])
-		return err
-	}}
+		return sources, nil
+	})
+	j.item.tensors = []string{both.Tensor, both.Tensor + "_bias", down.Tensor, down.Tensor + "_bias"}
+	return j
+}
+
+// expert is the modules of one routed expert, gate, up and down. A format without stacks calls the parts of a stack what most
+// families call them.
+func (s *Spec) expert(layer, id int) (modules [3]string) {
+	names := s.Names.Expert
+	if s.MoE.Stack != StackNone {
+		names = standardNames.Expert
+	}
+	for i, pattern := range names {
+		modules[i] = fmt.Sprintf(pattern, layer, id)
+	}
+	return modules
 }
 
 // stacked reads outputs of one expert's matrix, with its bias if experts have them.

@@ -58,7 +58,12 @@ func (l *loader) latent(y *layer, i int) []job {
 		}
 	}
 	if n.Index != nil && n.Index.Full[i] {
-		jobs = append(jobs, l.indexer(z, i)...)
+		for _, j := range l.indexer(z, i) {
+			if j.item.Kind == MatrixItem { // the choice of positions is all or nothing, like that of experts
+				j.item.Kind = ExactItem
+			}
+			jobs = append(jobs, j)
+		}
 	}
 	return jobs
 }
@@ -69,7 +74,12 @@ func (l *loader) latent(y *layer, i int) []job {
 func (l *loader) expansion(z *latentLayer, module string) job {
 	a, n := l.spec.Attention, l.spec.Attention.Latent
 	rows := a.Heads * (n.Plain + n.Value)
-	return job{size: int64(rows) * int64(n.Rank), run: func(s *weights.Scratch) error {
+	item := Item{Kind: ExactItem, Expert: -1, Names: []string{module}, Rows: rows, Cols: n.Rank}
+	item.Sources = func(s *weights.Scratch) ([]canon.Source, error) {
+		source, err := l.source(module, rows, n.Rank, s)
+		return []canon.Source{source}, err
+	}
+	return job{item: item, size: int64(rows) * int64(n.Rank), run: func(s *weights.Scratch) error {
 		source, err := l.source(module, rows, n.Rank, s)
 		if err != nil {
 			return err

@@ -6,7 +6,9 @@ package model
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,6 +32,7 @@ type layer struct {
 	sinks                  []float32
 	correction             []float32
 	experts                []*canon.Record
+	places                 []weights.Record // instead of experts, where they are read on demand
 	latent                 *latentLayer     // nil = another kind of attention
 	compressed             *compressedLayer // nil = another kind of attention
 	table                  []int32          // [vocab, top-k] experts by token; nil = the router chooses
@@ -76,17 +79,65 @@ type loader struct {
 	spec        *Spec
 	arena       *canon.Arena
 	dequantised bool
-	elements    atomic.Int64 // weights packed
-	quantised   atomic.Bool  // some of them in integer form
-	forms       sync.Map     // form and group, spelled: set
-	vectors     atomic.Int64 // bytes of norms and biases
-	read        sync.Map     // modules and vectors read: set of moduleOf names
+	elements    atomic.Int64       // weights packed
+	quantised   atomic.Bool        // some of them in integer form
+	forms       sync.Map           // form and group, spelled: set
+	vectors     atomic.Int64       // bytes of norms and biases
+	read        sync.Map           // modules and vectors read: set of ModuleOf names
+	places      [][]weights.Record // [MoE layers] of experts that stay on disk; nil = all are loaded
 }
 
 // job is one piece of loading; size is its share of the progress.
 type job struct {
+	item Item
 	size int64
 	run  func(*weights.Scratch) error
+}
+
+// note counts packed weights of a container as wanted counts others.
+func (l *loader) note(modules []string, layouts ...canon.Layout) {
+	for i, layout := range layouts {
+		l.read.Store(modules[i], nil)
+		if layout.Form.Quantised() {
+			l.quantised.Store(true)
+		}
+		l.forms.Store(layout.Kind(), nil)
+		l.elements.Add(int64(layout.Rows) * int64(layout.Cols))
+	}
+}
+
+// ready reads a module that lies packed in a container straight into the arena; nil if it has to be packed.
+func (l *loader) ready(module string, rows, cols int) (*canon.Matrix, error) {
+	layout, ok := l.checkpoint.Packed(module)
+	if !ok || l.dequantised || layout.Rows != rows || layout.Cols != cols {
+		return nil, nil
+	}
+	block, err := l.arena.Bytes(int(layout.Bytes()))
+	if err != nil {
+		return nil, fmt.Errorf("model: loading %s: %w", module, err)
+	}
+	if err := l.checkpoint.ReadPacked(module, block); err != nil {
+		return nil, err
+	}
+	l.note([]string{module}, layout)
+	return layout.View(block), nil
+}
+
+// readyRecord is ready for three modules that are one record of a container.
+func (l *loader) readyRecord(modules [3]string, inner int) (*canon.Record, error) {
+	place, ok, err := l.checkpoint.Record(modules)
+	if err != nil || !ok || l.dequantised || place.Layout.Gate.Rows != inner || place.Layout.Gate.Cols != l.spec.Hidden {
+		return nil, err
+	}
+	block, err := l.arena.Bytes(int(place.Layout.Bytes()))
+	if err != nil {
+		return nil, fmt.Errorf("model: loading %s: %w", modules[0], err)
+	}
+	if err := l.checkpoint.ReadRecord(place, block); err != nil {
+		return nil, err
+	}
+	l.note(modules[:], place.Layout.Gate, place.Layout.Up, place.Layout.Down)
+	return place.Layout.View(block), nil
 }
 
 // source reads one weight as the options want it.
@@ -119,7 +170,16 @@ func (l *loader) wanted(source canon.Source) (canon.Source, error) {
 
 // matrix returns a job that packs a module into *to.
 func (l *loader) matrix(to **canon.Matrix, module string, rows, cols int) job {
-	return job{size: int64(rows) * int64(cols), run: func(s *weights.Scratch) error {
+	item := Item{Kind: MatrixItem, Expert: -1, Names: []string{module}, Rows: rows, Cols: cols}
+	item.Sources = func(s *weights.Scratch) ([]canon.Source, error) {
+		source, err := l.source(module, rows, cols, s)
+		return []canon.Source{source}, err
+	}
+	return job{item: item, size: int64(rows) * int64(cols), run: func(s *weights.Scratch) error {
+		if m, err := l.ready(module, rows, cols); m != nil || err != nil {
+			*to = m
+			return err
+		}
 		source, err := l.source(module, rows, cols, s)
 		if err != nil {
 			return err
@@ -133,20 +193,35 @@ func (l *loader) matrix(to **canon.Matrix, module string, rows, cols int) job {
 func (l *loader) record(to **canon.Record, modules [3]string, inner int, biased bool) job {
 	hidden := l.spec.Hidden
 	shapes := [3][2]int{{inner, hidden}, {inner, hidden}, {hidden, inner}}
-	return job{size: 3 * int64(inner) * int64(hidden), run: func(s *weights.Scratch) error {
-		var parts [3]canon.Source
+	return l.packed(to, modules, inner, func(s *weights.Scratch) ([]canon.Source, error) {
+		parts := make([]canon.Source, 3)
 		for i, module := range modules {
 			var err error
 			if parts[i], err = l.source(module, shapes[i][0], shapes[i][1], s); err != nil {
-				return err
+				return nil, err
 			}
-			if biased {
+			if biased && parts[i].Bias == nil { // a container has it with the matrix
 				if err := l.vector(&parts[i].Bias, module+".bias", shapes[i][0]).run(s); err != nil {
-					return err
+					return nil, err
 				}
 			}
 		}
-		var err error
+		return parts, nil
+	})
+}
+
+// packed returns a job that packs what sources reads, gate, up and down under those names, into *to.
+func (l *loader) packed(to **canon.Record, modules [3]string, inner int, sources func(*weights.Scratch) ([]canon.Source, error)) job {
+	item := Item{Kind: RecordItem, Expert: -1, Names: modules[:], Rows: inner, Cols: l.spec.Hidden, Sources: sources}
+	return job{item: item, size: 3 * int64(inner) * int64(l.spec.Hidden), run: func(s *weights.Scratch) error {
+		if r, err := l.readyRecord(modules, inner); r != nil || err != nil {
+			*to = r
+			return err
+		}
+		parts, err := sources(s)
+		if err != nil {
+			return err
+		}
 		*to, err = l.arena.PackRecord(parts[0], parts[1], parts[2])
 		return err
 	}}
@@ -163,10 +238,19 @@ func (l *loader) norm(to *norm, weight string) []job {
 
 // vector returns a job that reads n floats of a full tensor name into *to.
 func (l *loader) vector(to *[]float32, name string, n int) job {
-	return job{size: int64(n), run: func(*weights.Scratch) error {
+	item := Item{Kind: VectorItem, Expert: -1, Names: []string{name}, Rows: 1, Cols: n}
+	item.Sources = func(*weights.Scratch) ([]canon.Source, error) {
+		values, err := l.checkpoint.Vector(name, n)
+		if err != nil {
+			return nil, err
+		}
+		codes, err := binary.Append(nil, binary.LittleEndian, values)
+		return []canon.Source{{Name: name, Form: canon.F32, Rows: 1, Cols: n, Codes: codes}}, err
+	}
+	return job{item: item, size: int64(n), run: func(*weights.Scratch) error {
 		values, err := l.checkpoint.Vector(name, n)
 		*to = values
-		l.read.Store(moduleOf(name), nil)
+		l.read.Store(ModuleOf(name), nil)
 		l.elements.Add(int64(n))
 		l.vectors.Add(4 * int64(n))
 		return err
@@ -272,7 +356,9 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 			jobs = append(jobs, l.record(&y.dense, three(names.Dense, i), spec.DenseInner, spec.MLPBias))
 			continue
 		}
-		jobs = append(jobs, l.matrix(&y.router, at(names.Router, i), spec.MoE.Experts, spec.Hidden))
+		router := l.matrix(&y.router, at(names.Router, i), spec.MoE.Experts, spec.Hidden)
+		router.item.Kind = ExactItem
+		jobs = append(jobs, router)
 		if spec.MoE.RouterBias {
 			jobs = append(jobs, l.vector(&y.routerBias, at(names.Router, i)+".bias", spec.MoE.Experts))
 		}
@@ -285,7 +371,13 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 			jobs = append(jobs, l.record(&y.shared, three(names.Shared, i), spec.MoE.Shared, spec.MLPBias))
 		}
 		if spec.MoE.SharedGate {
-			jobs = append(jobs, l.matrix(&y.sharedGate, at(names.SharedGate, i), 1, spec.Hidden))
+			gate := l.matrix(&y.sharedGate, at(names.SharedGate, i), 1, spec.Hidden)
+			gate.item.Kind = ExactItem
+			jobs = append(jobs, gate)
+		}
+		if l.places != nil {
+			y.places = l.places[slices.Index(spec.MoELayers(), i)]
+			continue
 		}
 		y.experts = make([]*canon.Record, spec.MoE.Experts)
 		for e := range y.experts {

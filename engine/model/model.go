@@ -42,6 +42,9 @@ type Info struct {
 	KVPages       int           // pages of the KV cache
 	KVBytes       int64         // KV bytes of one token
 	Unused        []string      // tensors of the checkpoint that the forward pass does not read, such as prediction layers beyond Layers
+	ExpertSlots   int           // expert records that fit in memory, where experts are read on demand; 0 = all are resident
+	ExpertMemory  int64         // bytes of those
+	Direct        bool          // experts are read past the page cache
 	LoadTime      time.Duration // reading and repacking the weights
 }
 
@@ -56,6 +59,7 @@ type Model struct {
 	caches   map[cacheName]*canon.KV
 	forward  *forward
 	runner   canon.Runner
+	demand   *demand     // nil = all experts are in memory
 	unclean  error       // of ZeroPage, for the next Step to return
 	bias     [][]float32 // [MoE layers] correction biases, nil where there are none
 	output   Output
@@ -79,16 +83,29 @@ func Load(ctx context.Context, checkpoint *weights.Checkpoint, options Options, 
 		return nil, err
 	}
 	stored := checkpoint.Bytes()
-	if s.Memory > 0 && stored > s.Memory {
-		return nil, fmt.Errorf("model: the checkpoint holds %d MB of weights, but only %d MB of memory may be used: %w; use a smaller or more quantised checkpoint", stored>>20, s.Memory>>20, ErrMemory)
-	}
 	cache, ok := s.cacheBytes(spec)
+	list, experts, err := places(checkpoint, spec)
+	if err != nil {
+		return nil, err
+	}
+	fits := s.Memory == 0 || ok && cache <= s.Memory-stored-s.Memory/64
+	if list != nil && (s.ExpertMemory > 0 && experts > s.ExpertMemory || s.ExpertMemory == 0 && !fits) {
+		if s.dequantised || !onCPU(s.Backend) {
+			return nil, fmt.Errorf("model: the %d MB of experts do not fit %w, and only the cpu backend with int8 activations reads them on demand", experts>>20, ErrMemory)
+		}
+		stored -= experts
+	} else {
+		list = nil
+	}
+	if s.Memory > 0 && stored > s.Memory {
+		return nil, fmt.Errorf("model: the checkpoint holds %d MB of weights, but only %d MB of memory may be used: %w; use a smaller checkpoint, or covey convert it to a container, whose experts can stay on disk", stored>>20, s.Memory>>20, ErrMemory)
+	}
 	if !ok || s.Memory > 0 && cache > s.Memory-stored {
 		return nil, fmt.Errorf("model: a KV cache of %d tokens takes %d MB beside %d MB of weights, but only %d MB of memory may be used: %w; lower Context (%d) or KVTokens (%d), or use a smaller checkpoint",
 			s.KVTokens, cache>>20, stored>>20, s.Memory>>20, ErrMemory, s.Context, s.KVTokens)
 	}
 	m := &Model{spec: spec, settings: s, arena: canon.NewArena(s.Memory)}
-	if err := m.load(ctx, checkpoint, progress); err != nil {
+	if err := m.load(ctx, checkpoint, list, progress); err != nil {
 		if errors.Is(err, canon.ErrArenaFull) {
 			err = fmt.Errorf("%w: %w; lower Context (%d) or KVTokens (%d), or use a smaller checkpoint", ErrMemory, err, s.Context, s.KVTokens)
 		}
@@ -100,10 +117,15 @@ func Load(ctx context.Context, checkpoint *weights.Checkpoint, options Options, 
 // ErrMemory says that a model does not fit the memory that it may use.
 var ErrMemory = errors.New("not enough memory")
 
-func (m *Model) load(ctx context.Context, checkpoint *weights.Checkpoint, progress func(done, total int64)) error {
+func (m *Model) load(ctx context.Context, checkpoint *weights.Checkpoint, list [][]weights.Record, progress func(done, total int64)) error {
 	start := time.Now()
 	spec, s := m.spec, m.settings
-	l := &loader{checkpoint: checkpoint, spec: spec, arena: m.arena, dequantised: s.dequantised}
+	l := &loader{checkpoint: checkpoint, spec: spec, arena: m.arena, dequantised: s.dequantised, places: list}
+	for _, layer := range list {
+		for _, r := range layer {
+			l.note(r.Modules[:], r.Layout.Gate, r.Layout.Up, r.Layout.Down)
+		}
+	}
 	t, err := l.load(ctx, runtime.GOMAXPROCS(0), progress)
 	if err != nil {
 		return err
@@ -125,6 +147,11 @@ func (m *Model) load(ctx context.Context, checkpoint *weights.Checkpoint, progre
 		return fmt.Errorf("model: %w", err)
 	}
 	m.describe(checkpoint, l, t)
+	if list != nil {
+		if err := m.openDemand(checkpoint, list); err != nil {
+			return err
+		}
+	}
 	m.info.LoadTime = time.Since(start)
 	places := m.info.Shape.Slots()
 	m.output.IDs, m.output.Weights = make([]uint16, s.MaxRows*places), make([]float32, s.MaxRows*places)
@@ -141,7 +168,7 @@ func (m *Model) describe(checkpoint *weights.Checkpoint, l *loader, t *tensors) 
 		KVPages: s.pages, KVBytes: spec.pageBytes(s.kv) / canon.PageTokens,
 	}
 	for _, name := range checkpoint.Names() {
-		if _, read := l.read.Load(moduleOf(name)); !read {
+		if _, read := l.read.Load(ModuleOf(name)); !read {
 			i.Unused = append(i.Unused, name)
 		}
 	}
@@ -168,7 +195,12 @@ func (m *Model) describe(checkpoint *weights.Checkpoint, l *loader, t *tensors) 
 			i.Bytes += y.sharedGate.Bytes()
 		}
 		idle := int64(spec.MoE.Experts - spec.MoE.TopK)
-		record := y.experts[0].Bytes()
+		var record int64
+		if y.places != nil {
+			record = y.places[0].Layout.Bytes()
+		} else {
+			record = y.experts[0].Bytes()
+		}
 		i.RecordBytes = append(i.RecordBytes, record)
 		i.Bytes += int64(spec.MoE.Experts) * record
 		i.BytesPerToken -= idle * record
@@ -180,15 +212,21 @@ func (m *Model) describe(checkpoint *weights.Checkpoint, l *loader, t *tensors) 
 	l.forms.Range(func(form, _ any) bool { forms = append(forms, form.(string)); return true })
 	slices.Sort(forms)
 	i.Quantised = l.quantised.Load()
-	i.Numerics = fmt.Sprintf("rules %d, exact, activations %s, weights %s, kv %s", canon.RuleVersion, s.Activations, strings.Join(forms, " + "), s.KV)
-	sum := sha256.Sum256([]byte(i.Numerics))
-	i.NumericsID = hex.EncodeToString(sum[:6])
+	i.NumericsID, i.Numerics = Numerics(s.Activations, forms, s.KV)
 	m.info = i
 }
 
-// moduleOf strips what a packed or plain weight adds to its module's name.
-func moduleOf(tensor string) string {
-	for _, suffix := range []string{".weight", ".weight_packed", ".weight_scale", ".weight_shape", ".weight_zero_point", ".qweight", ".qzeros", ".scales", ".g_idx", ".weight_scale_inv", ".scale", "_blocks", "_scales"} {
+// Numerics is the numerics id of a model, short and spelled out: forms are the kinds of its weights (canon.Layout.Kind),
+// ascending.
+func Numerics(activations string, forms []string, kv string) (id, text string) {
+	text = fmt.Sprintf("rules %d, exact, activations %s, weights %s, kv %s", canon.RuleVersion, activations, strings.Join(forms, " + "), kv)
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:6]), text
+}
+
+// ModuleOf strips what a packed or plain weight adds to its module's name.
+func ModuleOf(tensor string) string {
+	for _, suffix := range []string{".weight", ".weight_packed", ".weight_scale", ".weight_shape", ".weight_zero_point", ".weight.qs", ".qweight", ".qzeros", ".scales", ".g_idx", ".weight_scale_inv", ".scale", "_blocks", "_scales"} {
 		if module, ok := strings.CutSuffix(tensor, suffix); ok {
 			return module
 		}
@@ -205,8 +243,12 @@ func (m *Model) Info() Info { return m.info }
 // Close ends the threads and gives all memory back. Outputs of Step must not be used afterwards.
 func (m *Model) Close() error {
 	var err error
+	if m.demand != nil {
+		err = m.demand.close()
+		m.demand = nil
+	}
 	if m.runner != nil {
-		err = m.runner.Close()
+		err = errors.Join(err, m.runner.Close())
 		m.runner = nil
 	}
 	if m.forward != nil {
@@ -259,7 +301,7 @@ func (m *Model) Step(b *Batch) (*Output, error) {
 	out := &m.output
 	out.Faults = nil
 	var faults *canon.FaultError
-	if err := m.runner.Run(b); errors.As(err, &faults) {
+	if err := m.run(b); errors.As(err, &faults) {
 		out.Faults = make([]error, b.Rows())
 		for _, f := range faults.Faults {
 			out.Faults[f.Row] = fmt.Errorf("model: %s: %w", f.Op, f.Kind)
@@ -273,6 +315,16 @@ func (m *Model) Step(b *Batch) (*Output, error) {
 	}
 	m.gather(b.Rows())
 	return out, nil
+}
+
+// run runs the program for a batch.
+func (m *Model) run(b *Batch) error {
+	if m.demand == nil {
+		return m.runner.Run(b)
+	}
+	err := m.demand.run(m.forward, b)
+	m.output.Fetched = m.demand.counters()
+	return err
 }
 
 // gather copies routing out of the choices of each layer, [layer][row, k], into [row, layer, k], and counts the bytes of

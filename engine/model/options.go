@@ -22,6 +22,10 @@ type Options struct {
 	Memory      int64  // most bytes of weights, buffers and KV; 0 = fifteen sixteenths of what the machine has available
 	Margins     bool   // keep router logits of every layer for ChoiceMargin
 
+	// ExpertMemory is how many bytes may hold experts of a container: if they do not all fit, they are read on demand. 0 = all
+	// that Memory leaves.
+	ExpertMemory int64
+
 	Backend canon.Backend // what runs the program; nil = canon.CPU
 }
 
@@ -79,6 +83,8 @@ func (o Options) resolve(spec *Spec) (settings, error) {
 		return bad("Context", s.Context, fmt.Sprintf("1 to the model's %d", spec.Context))
 	case s.Memory < 0:
 		return bad("Memory", s.Memory, "0 or more bytes")
+	case s.ExpertMemory < 0:
+		return bad("ExpertMemory", s.ExpertMemory, "0 or more bytes")
 	case s.KVTokens < 1 || s.KVTokens > 1<<30:
 		return bad("KVTokens", s.KVTokens, "1 to 2^30")
 	}

@@ -18,7 +18,8 @@ type forward struct {
 	program *canon.Program
 	logits  *canon.Buffer // one row for each of Batch.LogitRows
 	choices []*canon.Choice
-	scores  []*canon.Buffer // [MoE layers] router logits; one buffer for all layers unless margins are wanted
+	tables  []*canon.ExpertTable // [MoE layers]
+	scores  []*canon.Buffer      // [MoE layers] router logits; one buffer for all layers unless margins are wanted
 }
 
 // builder lays out a program. Buffers are shared by all layers.
@@ -146,6 +147,10 @@ func (b *builder) feedForward(l int, y *layer) error {
 	table, err := b.arena.NewExpertTable(m.Experts)
 	if err != nil {
 		return err
+	}
+	b.tables = append(b.tables, table)
+	if y.places != nil {
+		table.SetLayout(y.places[0].Layout)
 	}
 	for id, record := range y.experts {
 		if err := table.Set(id, record); err != nil {

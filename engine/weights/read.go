@@ -23,7 +23,7 @@ func (s *Scratch) Reset() { s.used = 0 }
 func (s *Scratch) take(n int64) []byte {
 	if s.used+n > int64(len(s.block)) {
 		// The old block lives on for as long as a source points into it.
-		s.block, s.used = make([]byte, max(2*n, 1<<16)), 0
+		s.block, s.used = make([]byte, max(n, min(2*n, 16<<20), 1<<16)), 0
 	}
 	b := s.block[s.used : s.used+n : s.used+n]
 	s.used += n
@@ -44,6 +44,9 @@ func (c *Checkpoint) HasModule(module string) bool {
 // Source reads the weight of a module ("model.layers.0.mlp.up_proj") of shape [rows, cols] as stored, quantised or not.
 // The result lies in s and is valid until s is reset.
 func (c *Checkpoint) Source(module string, rows, cols int, s *Scratch) (canon.Source, error) {
+	if c.container != nil {
+		return c.unpackedSource(module, rows, cols, s)
+	}
 	plain, packed := module+".weight", module+".weight_packed"
 	t, isPlain := c.byName[plain]
 	_, isPacked := c.byName[packed]
@@ -63,6 +66,8 @@ func (c *Checkpoint) Source(module string, rows, cols int, s *Scratch) (canon.So
 		return c.fp8Source(module, t, rows, cols, s)
 	case "I8":
 		return c.fp4Source(module, t, rows, cols, s)
+	case "U8":
+		return c.containerSource(plain, t, canon.Source{Name: module, Rows: rows, Cols: cols}, s)
 	}
 	if !slices.Equal(t.Shape, []int64{int64(rows), int64(cols)}) {
 		return canon.Source{}, c.refuse(plain, "check config.json against the tensors", "shape %v, but the configuration gives [%d %d]", t.Shape, rows, cols)

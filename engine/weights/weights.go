@@ -132,12 +132,17 @@ type Checkpoint struct {
 	config []byte
 	side   map[string]func() ([]byte, error) // side files made from the tensor files; nil = they are files of the folder
 	scheme *scheme                           // nil = nothing is quantised
-	hash   string
+
+	formats map[string]string // names of storage formats that a colibri container stamps, by tensor; else nil
+	hash    string
+
+	index     []byte    // of a container
+	container *contents // what it says; nil = another format
 }
 
 // Open reads the configuration and the tensor table of the model at path: a GGUF file, or a folder with config.json and
-// either model.safetensors or the shards that model.safetensors.index.json names, or a folder with one GGUF checkpoint. No
-// tensor is read. The caller closes it.
+// either model.safetensors or the shards that model.safetensors.index.json names or a colibri container, or the folder of a
+// container of ours (container.go), or a folder with one GGUF checkpoint. No tensor is read. The caller closes it.
 func Open(path string) (*Checkpoint, error) {
 	dir, name := splitPath(path)
 	root, err := os.OpenRoot(dir)
@@ -167,14 +172,21 @@ func OpenTensors(dir, name string) (*Tensors, error) {
 // open fills the checkpoint from the GGUF file called name, or from what the folder holds if name is "".
 func (c *Checkpoint) open(name string) error {
 	var err error
-	if name == "" && !c.hasSafetensors() {
+	contained := name == "" && c.has(ContainerIndex)
+	if name == "" && !contained && c.has(journalName) {
+		return &FormatError{File: journalName, Offset: -1, Problem: "the conversion into this folder has not finished", Remedy: "run it again: it goes on where it stopped"}
+	}
+	if name == "" && !contained && !c.hasSafetensors() { // a container of colibri has other names still, but no GGUF file beside it
 		if name, err = findGGUF(c.root); err != nil {
 			return err
 		}
 	}
-	if name != "" {
+	switch {
+	case contained:
+		err = c.openIndex()
+	case name != "":
 		err = c.openGGUF(name)
-	} else {
+	default:
 		err = c.openFolder()
 	}
 	if err != nil {
@@ -203,13 +215,12 @@ func (c *Checkpoint) openFolder() error {
 // Names of the tensor files of a folder.
 const single, index = "model.safetensors", "model.safetensors.index.json"
 
-func (c *Checkpoint) hasSafetensors() bool {
-	for _, name := range []string{single, index} {
-		if _, err := c.root.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
-			return true
-		}
-	}
-	return false
+func (c *Checkpoint) hasSafetensors() bool { return c.has(single) || c.has(index) }
+
+// has says whether the folder has something of that name.
+func (c *Checkpoint) has(name string) bool {
+	_, err := c.root.Lstat(name)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // openTensors opens the tensor files and fills the table.
@@ -222,6 +233,9 @@ func (c *Checkpoint) openTensors() error {
 		return fmt.Errorf("weights: %s: %w", index, err)
 	}
 	if _, err := c.root.Lstat(single); errors.Is(err, fs.ErrNotExist) {
+		if names, err := c.containerFiles(); err != nil || len(names) > 0 {
+			return errors.Join(err, c.openContainer(names))
+		}
 		return &FormatError{File: single, Offset: -1, Problem: "not found, nor " + index,
 			Remedy: "point at a folder with a safetensors checkpoint"}
 	}
@@ -291,6 +305,9 @@ func (c *Checkpoint) fingerprint() (string, error) {
 		if err := c.addFile(h, "tokenizer.json"); err != nil {
 			return "", err
 		}
+	}
+	if c.container != nil {
+		h.part(ContainerIndex, c.index)
 	}
 	const blocks, block = 64, 4096
 	buf := make([]byte, block)
