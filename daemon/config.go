@@ -41,18 +41,19 @@ type Config struct {
 
 // EngineConfig is the part of Config that every verb which opens a model shares.
 type EngineConfig struct {
-	Model       string `help:"Model folder or GGUF file; the bundled model when not set." placeholder:"PATH" group:"Model"`
-	Device      string `help:"Where the model runs: cpu, cuda (the first CUDA device) or cuda:N." default:"cpu" placeholder:"NAME" group:"Model"`
-	Threads     int    `help:"Threads of the kernels; 0 = physical cores." default:"0" group:"Model"`
-	ISA         string `name:"isa" help:"Kernel family: portable, avx2, avx512, vnni, amx; empty = the best of this machine." placeholder:"NAME" group:"Model"`
-	KV          string `name:"kv" help:"Form of the KV cache: f16, bf16 or f32." default:"f16" enum:"f16,bf16,f32" group:"Model"`
-	Activations string `help:"int8 (serving) or f32 (checking: weights dequantised)." default:"int8" enum:"int8,f32" group:"Model"`
-	Context     int    `help:"Longest sequence in tokens; 0 = the model's own limit." default:"0" group:"Model"`
-	BatchRows   int    `help:"Most rows of a step." default:"256" group:"Model"`
-	PrefillRows int    `help:"Most prompt rows of one sequence in a step; 0 = batch-rows." default:"0" group:"Model"`
-	Sequences   int    `help:"Most sequences that run at once; further ones queue." default:"16" group:"Model"`
-	QueueLimit  int    `help:"Most requests that wait; further ones are refused." default:"256" group:"Model"`
-	KVTokens    int    `name:"kv-tokens" help:"Capacity of the KV cache in tokens; 0 = from context and memory." default:"0" group:"Model"`
+	Model        string `help:"Model folder or GGUF file; the bundled model when not set." placeholder:"PATH" group:"Model"`
+	Device       string `help:"Where the model runs: cpu, cuda (the first CUDA device) or cuda:N." default:"cpu" placeholder:"NAME" group:"Model"`
+	Threads      int    `help:"Threads of the kernels; 0 = physical cores." default:"0" group:"Model"`
+	ISA          string `name:"isa" help:"Kernel family: portable, avx2, avx512, vnni, amx; empty = the best of this machine." placeholder:"NAME" group:"Model"`
+	KV           string `name:"kv" help:"Form of the KV cache: f16, bf16 or f32." default:"f16" enum:"f16,bf16,f32" group:"Model"`
+	Activations  string `help:"int8 (serving) or f32 (checking: weights dequantised)." default:"int8" enum:"int8,f32" group:"Model"`
+	Context      int    `help:"Longest sequence in tokens; 0 = the model's own limit." default:"0" group:"Model"`
+	BatchRows    int    `help:"Most rows of a step." default:"256" group:"Model"`
+	PrefillRows  int    `help:"Most prompt rows of one sequence in a step; 0 = batch-rows." default:"0" group:"Model"`
+	Sequences    int    `help:"Most sequences that run at once; further ones queue." default:"16" group:"Model"`
+	QueueLimit   int    `help:"Most requests that wait; further ones are refused." default:"256" group:"Model"`
+	KVTokens     int    `name:"kv-tokens" help:"Capacity of the KV cache in tokens; 0 = from context and memory." default:"0" group:"Model"`
+	ExpertMemory int    `name:"expert-memory" help:"Megabytes for experts of a container; if they do not all fit, they are read on demand. 0 = all that is left." default:"0" placeholder:"MB" group:"Model"`
 }
 
 // Engine is the engine's form of the settings; the caller adds a logger.
@@ -60,7 +61,7 @@ func (c EngineConfig) Engine() engine.Config {
 	return engine.Config{
 		Dir: c.Model, Threads: c.Threads, ISA: c.ISA, KV: c.KV, Activations: c.Activations, Context: c.Context,
 		BatchRows: c.BatchRows, PrefillRows: c.PrefillRows, Sequences: c.Sequences, QueueLimit: c.QueueLimit,
-		KVTokens: c.KVTokens,
+		KVTokens: c.KVTokens, ExpertMemory: int64(c.ExpertMemory) << 20,
 	}
 }
 
@@ -127,6 +128,7 @@ func (c EngineConfig) Validate() error {
 		{"sequences", c.Sequences, 0, 1 << 12},
 		{"queue-limit", c.QueueLimit, 0, 1 << 16},
 		{"kv-tokens", c.KVTokens, 0, 1 << 30},
+		{"expert-memory", c.ExpertMemory, 0, 1 << 30},
 	}
 	for _, l := range limits {
 		if l.value < l.least || l.value > l.max {

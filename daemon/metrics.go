@@ -91,11 +91,14 @@ var (
 	descRows      = prometheus.NewDesc("covey_rows_total", "Rows of those steps by kind.", []string{"kind"}, nil)
 	descGenerated = prometheus.NewDesc("covey_tokens_generated_total", "Tokens sampled.", nil, nil)
 	descBusy      = prometheus.NewDesc("covey_busy_seconds_total", "Time spent inside steps.", nil, nil)
+	descExperts   = prometheus.NewDesc("covey_experts_total", "Experts that steps needed, where they are read on demand: found in memory (hit) or read (miss).", []string{"where"}, nil)
+	descRead      = prometheus.NewDesc("covey_expert_read_bytes_total", "Bytes of experts read on demand.", nil, nil)
+	descWaited    = prometheus.NewDesc("covey_expert_wait_seconds_total", "Time that steps waited for experts.", nil, nil)
 	descRouting   = prometheus.NewDesc("covey_routing_events_dropped_total", "Routing events not delivered to a slow subscriber.", nil, nil)
 )
 
 func (c engineCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descReady, descModel, descRunning, descQueued, descKVUsed, descKV, descSteps, descRows, descGenerated, descBusy, descRouting} {
+	for _, d := range []*prometheus.Desc{descReady, descModel, descRunning, descQueued, descKVUsed, descKV, descSteps, descRows, descGenerated, descBusy, descExperts, descRead, descWaited, descRouting} {
 		ch <- d
 	}
 }
@@ -120,6 +123,10 @@ func (c engineCollector) Collect(ch chan<- prometheus.Metric) {
 	put(descRows, prometheus.CounterValue, float64(st.PrefillRows), "prefill")
 	put(descGenerated, prometheus.CounterValue, float64(st.Tokens))
 	put(descBusy, prometheus.CounterValue, float64(st.BusyNanos)/1e9)
+	put(descExperts, prometheus.CounterValue, float64(st.ExpertHits), "hit")
+	put(descExperts, prometheus.CounterValue, float64(st.ExpertMisses), "miss")
+	put(descRead, prometheus.CounterValue, float64(st.ExpertBytes))
+	put(descWaited, prometheus.CounterValue, float64(st.ExpertNanos)/1e9)
 	put(descRouting, prometheus.CounterValue, float64(st.RoutingDropped))
 }
 

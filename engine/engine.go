@@ -30,6 +30,9 @@ type Config struct {
 	Logger      *slog.Logger // nil = discard
 
 	Backend canon.Backend // what runs the forward pass; nil = canon.CPU; if it is an io.Closer, the engine closes it
+	// ExpertMemory is how many bytes may hold experts of a container, which are read on demand if they do not all fit; 0 = as
+	// many as the machine has left.
+	ExpertMemory int64
 }
 
 // ModelInfo describes an open model. Immutable.
@@ -49,6 +52,7 @@ type ModelInfo struct {
 	Active        int64       // weights read for one token
 	BytesPerToken int64       // weight bytes read for one decoded token at batch 1
 	Bytes         int64       // weight bytes resident
+	ExpertSlots   int         // expert records that fit, where experts are read on demand; 0 = all are resident
 	ISA           string      // kernel family in use
 	Threads       int
 	EOS           []int32 // tokens that end an answer

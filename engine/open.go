@@ -115,7 +115,7 @@ func (e *Engine) open(ctx context.Context, c Config, checkpoint *weights.Checkpo
 	logitRows := min(c.BatchRows, max(c.Sequences, 64))
 	e.model, err = model.Load(ctx, checkpoint, model.Options{
 		Threads: c.Threads, ISA: c.ISA, KV: c.KV, Activations: c.Activations, Context: c.Context, KVTokens: c.KVTokens,
-		MaxRows: c.BatchRows, MaxSlots: c.Sequences, MaxLogits: logitRows, Backend: c.Backend,
+		MaxRows: c.BatchRows, MaxSlots: c.Sequences, MaxLogits: logitRows, Backend: c.Backend, ExpertMemory: c.ExpertMemory,
 	}, progress)
 	if err != nil {
 		return err
@@ -180,7 +180,7 @@ func (e *Engine) describe(c Config, spec *model.Spec, info model.Info) {
 	e.info = ModelInfo{
 		ID: name, Name: name, Architecture: spec.Architecture, Hash: info.Hash, NumericsID: info.NumericsID, Numerics: info.Numerics,
 		Layers: spec.Layers, Hidden: spec.Hidden, Shape: info.Shape, Vocab: spec.Vocab, Context: info.Context,
-		Parameters: info.Parameters, Active: info.Active, BytesPerToken: info.BytesPerToken, Bytes: info.Bytes,
+		Parameters: info.Parameters, Active: info.Active, BytesPerToken: info.BytesPerToken, Bytes: info.Bytes, ExpertSlots: info.ExpertSlots,
 		ISA: info.ISA.String(), Threads: info.Threads, EOS: spec.EOS,
 	}
 }

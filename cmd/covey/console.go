@@ -157,7 +157,10 @@ func (c *console) json(v any) error {
 }
 
 // progress draws one line on a terminal, at most ten times a second and at the end; elsewhere it does nothing.
-func (c *console) progress(what string, done, total int64) {
+func (c *console) progress(what string, done, total int64) { c.progressLine(what, done, total, "") }
+
+// progressLine is progress with something behind it, such as speed and time left.
+func (c *console) progressLine(what string, done, total int64, behind string) {
 	if !c.terminal || total <= 0 || done < total && time.Since(c.drawnAt) < 100*time.Millisecond {
 		return
 	}
@@ -165,6 +168,9 @@ func (c *console) progress(what string, done, total int64) {
 	const width = 30
 	filled := int(min(done, total) * width / total)
 	line := fmt.Sprintf("%s [%s%s] %3d %%", what, strings.Repeat("=", filled), strings.Repeat(" ", width-filled), min(done, total)*100/total)
+	if behind != "" {
+		line += ", " + behind
+	}
 	fmt.Fprintf(c.err, "\r%s%s", line, strings.Repeat(" ", max(0, c.drawn-len(line))))
 	c.drawn = len(line)
 }

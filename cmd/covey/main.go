@@ -30,6 +30,9 @@ type cli struct {
 	Run     runCmd     `cmd:"" help:"Answer one prompt."`
 	Check   checkCmd   `cmd:"" help:"Hold the engine to references: oracle, reference, tokenizer."`
 	Atlas   atlasCmd   `cmd:"" help:"Measure, show and convert expert atlases."`
+	Convert convertCmd `cmd:"" help:"Write a container: weights in the kernels' layout, experts as records that can stay on disk."`
+	Verify  verifyCmd  `cmd:"" help:"Compare all hashes of a container."`
+	Info    infoCmd    `cmd:"" help:"Describe a checkpoint without loading it."`
 	Bench   benchCmd   `cmd:"" help:"Measure speed: decode, prefill, read, kernels; make models to measure with."`
 	Doctor  doctorCmd  `cmd:"" help:"Say whether this machine is ready, and what to do if not."`
 	Cfg     configCmd  `cmd:"" name:"config" help:"Print the effective settings and where each came from."`

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"strconv"
 	"strings"
 
 	"covey/daemon"
@@ -20,6 +22,7 @@ type runCmd struct {
 	MaxTokens           int      `help:"Most tokens of the answer." default:"512" placeholder:"N"`
 	Stop                []string `help:"Text that ends the answer." placeholder:"TEXT" sep:"none"`
 	IgnoreEOS           bool     `name:"ignore-eos" help:"Go on after the end-of-answer token."`
+	Stats               bool     `help:"Print where experts came from and the peak memory."`
 	JSON                bool     `name:"json" help:"Print one JSON object instead of the text."`
 }
 
@@ -42,6 +45,11 @@ type runReport struct {
 	NumericsID   string  `json:"numerics_id"`
 	ISA          string  `json:"isa"`
 	Threads      int     `json:"threads"`
+	Hits         uint64  `json:"expert_hits"` // in the whole run; all four 0 where all experts are in memory
+	Misses       uint64  `json:"expert_misses"`
+	Read         uint64  `json:"expert_read_bytes"`
+	Waited       float64 `json:"expert_wait_s"`
+	Peak         int64   `json:"peak_memory"` // bytes; 0 = not known
 }
 
 // Run answers one prompt and prints the answer as it comes, or a report.
@@ -100,14 +108,43 @@ func (c *runCmd) Run(con *console) error {
 	if !c.JSON {
 		fmt.Fprintln(con.out)
 		fmt.Fprintln(con.err, con.dim(summary(result)))
+		if c.Stats {
+			fmt.Fprintln(con.err, con.dim(fetched(eng)))
+		}
 		return nil
 	}
-	info := eng.Model()
+	info, stats := eng.Model(), eng.Stats()
 	return con.json(runReport{
 		Text: text.String(), Tokens: len(result.Tokens), PromptTokens: result.PromptTokens, Prefill: rate(result.PromptTokens-result.CachedTokens, result.PrefillNanos),
 		Decode: rate(len(result.Tokens)-1, result.DecodeNanos), FirstToken: float64(result.QueueNanos+result.PrefillNanos) / 1e6, Hash: result.Hash,
 		IDs: result.Tokens, Finish: result.Finish, Seed: r.Sampling.Seed, Model: info.ID, NumericsID: info.NumericsID, ISA: info.ISA, Threads: info.Threads,
+		Hits: stats.ExpertHits, Misses: stats.ExpertMisses, Read: stats.ExpertBytes, Waited: float64(stats.ExpertNanos) / 1e9, Peak: peakMemory(),
 	})
+}
+
+// fetched is a line about where experts came from.
+func fetched(eng *engine.Engine) string {
+	peak := float64(peakMemory()) / 1e6
+	if eng.Model().ExpertSlots == 0 {
+		return fmt.Sprintf("all experts in memory, peak memory %.0f MB", peak)
+	}
+	s := eng.Stats()
+	return fmt.Sprintf("experts: %d found in memory, %d read (%.1f MB, waited %.2f s), room for %d, peak memory %.0f MB", s.ExpertHits, s.ExpertMisses, float64(s.ExpertBytes)/1e6, float64(s.ExpertNanos)/1e9, eng.Model().ExpertSlots, peak)
+}
+
+// peakMemory is the most memory that this process has had resident, in bytes; 0 = not known.
+func peakMemory() int64 {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "VmHWM:" {
+			kilobytes, _ := strconv.ParseInt(fields[1], 10, 64)
+			return kilobytes << 10
+		}
+	}
+	return 0
 }
 
 // answer runs a request to its end, handing its outputs to show. An interrupted request is an error.

@@ -45,9 +45,9 @@ type Options struct {
 	Workers        int           // goroutines that prepare pieces; 0 = one a processor
 	Sync           time.Duration // how much work may be lost when the process is killed; 0 = 2 s
 
-	// Importance says how much an error of each input of a module's weight counts, [inputs]; nil = all alike. It enters the
-	// identity of the conversion through ImportanceID.
-	Importance   func(module string) []float32
+	// Importance says how much an error of each input of an item's first two matrices counts, [inputs]; nil = all alike. It
+	// enters the identity of the conversion through ImportanceID. See Calibrate.
+	Importance   func(item model.Item) []float32
 	ImportanceID string
 }
 
@@ -279,7 +279,11 @@ func (r *run) prepare(item model.Item) piece {
 	var p piece
 	var notes []Tensor
 	for i, src := range sources {
-		out, loss, err := r.give(src, target)
+		var importance []float32
+		if r.o.Importance != nil && i < 2 {
+			importance = r.o.Importance(item)
+		}
+		out, loss, err := r.give(src, target, importance)
 		if err != nil {
 			return piece{err: err}
 		}
@@ -303,7 +307,7 @@ func (r *run) prepare(item model.Item) piece {
 }
 
 // give turns a source into its target form.
-func (r *run) give(src canon.Source, target Target) (canon.Source, quant.Loss, error) {
+func (r *run) give(src canon.Source, target Target, importance []float32) (canon.Source, quant.Loss, error) {
 	spec := quant.Spec{Group: r.o.Group}
 	switch target {
 	case Keep:
@@ -321,10 +325,6 @@ func (r *run) give(src canon.Source, target Target) (canon.Source, quant.Loss, e
 	out, err := spec.Make(src.Name, src.Rows, src.Cols)
 	if err != nil {
 		return out, quant.Loss{}, err
-	}
-	var importance []float32
-	if r.o.Importance != nil {
-		importance = r.o.Importance(src.Name)
 	}
 	var loss quant.Loss
 	err = bands(src, func(first int, values []float32) error {

@@ -87,20 +87,16 @@ func (m *Model) openDemand(checkpoint *weights.Checkpoint, all [][]weights.Recor
 	return nil
 }
 
-// run runs a step with stops at which chosen experts are brought.
-func (d *demand) run(f *forward, b *Batch) error {
-	rows := b.Rows()
-	return f.program.RunInParts(b, func(router int) error {
-		choice := f.choices[router]
-		return d.store.Resolve(router, func(yield func(int32) bool) {
-			for r := range rows {
-				for _, id := range choice.IDs(r) {
-					if !yield(id) {
-						return
-					}
+// bring puts the experts that rows rows chose into the table of their layer.
+func (d *demand) bring(router int, choice *canon.Choice, rows int) error {
+	return d.store.Resolve(router, func(yield func(int32) bool) {
+		for r := range rows {
+			for _, id := range choice.IDs(r) {
+				if !yield(id) {
+					return
 				}
 			}
-		})
+		}
 	})
 }
 
@@ -120,6 +116,3 @@ func (d *demand) close() error {
 // Fetched says where the experts of a step came from: Hits were in memory, Misses were read. All zero in a model that is
 // wholly in memory.
 type Fetched = tier.Counters
-
-// onCPU says whether the backend is the one that can stop before experts.
-func onCPU(b canon.Backend) bool { return b == canon.CPU }

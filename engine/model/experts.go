@@ -10,7 +10,7 @@ import (
 // expert returns a job that packs one routed expert into *to, however its matrices are stored.
 func (l *loader) expert(to **canon.Record, layer, id int) job {
 	j := l.expertRecord(to, layer, id)
-	j.item.Expert = id
+	j.item.Expert, j.item.Layer = id, layer
 	return j
 }
 

@@ -22,6 +22,7 @@ const (
 type Item struct {
 	Kind       ItemKind
 	Expert     int      // id of a routed expert; -1 elsewhere
+	Layer      int      // whose router's input the gate and up matrices read; -1 elsewhere
 	Names      []string // under which a container keeps the pieces
 	Rows, Cols int      // of the matrix; of the gate in a record; 1 and the length of a vector
 

@@ -74,7 +74,7 @@ func (l *loader) latent(y *layer, i int) []job {
 func (l *loader) expansion(z *latentLayer, module string) job {
 	a, n := l.spec.Attention, l.spec.Attention.Latent
 	rows := a.Heads * (n.Plain + n.Value)
-	item := Item{Kind: ExactItem, Expert: -1, Names: []string{module}, Rows: rows, Cols: n.Rank}
+	item := Item{Kind: ExactItem, Expert: -1, Layer: -1, Names: []string{module}, Rows: rows, Cols: n.Rank}
 	item.Sources = func(s *weights.Scratch) ([]canon.Source, error) {
 		source, err := l.source(module, rows, n.Rank, s)
 		return []canon.Source{source}, err

@@ -170,7 +170,7 @@ func (l *loader) wanted(source canon.Source) (canon.Source, error) {
 
 // matrix returns a job that packs a module into *to.
 func (l *loader) matrix(to **canon.Matrix, module string, rows, cols int) job {
-	item := Item{Kind: MatrixItem, Expert: -1, Names: []string{module}, Rows: rows, Cols: cols}
+	item := Item{Kind: MatrixItem, Expert: -1, Layer: -1, Names: []string{module}, Rows: rows, Cols: cols}
 	item.Sources = func(s *weights.Scratch) ([]canon.Source, error) {
 		source, err := l.source(module, rows, cols, s)
 		return []canon.Source{source}, err
@@ -212,7 +212,7 @@ func (l *loader) record(to **canon.Record, modules [3]string, inner int, biased 
 
 // packed returns a job that packs what sources reads, gate, up and down under those names, into *to.
 func (l *loader) packed(to **canon.Record, modules [3]string, inner int, sources func(*weights.Scratch) ([]canon.Source, error)) job {
-	item := Item{Kind: RecordItem, Expert: -1, Names: modules[:], Rows: inner, Cols: l.spec.Hidden, Sources: sources}
+	item := Item{Kind: RecordItem, Expert: -1, Layer: -1, Names: modules[:], Rows: inner, Cols: l.spec.Hidden, Sources: sources}
 	return job{item: item, size: 3 * int64(inner) * int64(l.spec.Hidden), run: func(s *weights.Scratch) error {
 		if r, err := l.readyRecord(modules, inner); r != nil || err != nil {
 			*to = r
@@ -238,7 +238,7 @@ func (l *loader) norm(to *norm, weight string) []job {
 
 // vector returns a job that reads n floats of a full tensor name into *to.
 func (l *loader) vector(to *[]float32, name string, n int) job {
-	item := Item{Kind: VectorItem, Expert: -1, Names: []string{name}, Rows: 1, Cols: n}
+	item := Item{Kind: VectorItem, Expert: -1, Layer: -1, Names: []string{name}, Rows: 1, Cols: n}
 	item.Sources = func(*weights.Scratch) ([]canon.Source, error) {
 		values, err := l.checkpoint.Vector(name, n)
 		if err != nil {
@@ -368,7 +368,9 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 			jobs = append(jobs, l.vector(&y.correction, at(names.Correction, i), spec.MoE.Experts))
 		}
 		if spec.MoE.Shared > 0 {
-			jobs = append(jobs, l.record(&y.shared, three(names.Shared, i), spec.MoE.Shared, spec.MLPBias))
+			shared := l.record(&y.shared, three(names.Shared, i), spec.MoE.Shared, spec.MLPBias)
+			shared.item.Layer = i
+			jobs = append(jobs, shared)
 		}
 		if spec.MoE.SharedGate {
 			gate := l.matrix(&y.sharedGate, at(names.SharedGate, i), 1, spec.Hidden)

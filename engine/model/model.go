@@ -90,7 +90,7 @@ func Load(ctx context.Context, checkpoint *weights.Checkpoint, options Options, 
 	}
 	fits := s.Memory == 0 || ok && cache <= s.Memory-stored-s.Memory/64
 	if list != nil && (s.ExpertMemory > 0 && experts > s.ExpertMemory || s.ExpertMemory == 0 && !fits) {
-		if s.dequantised || !onCPU(s.Backend) {
+		if s.dequantised || s.Backend != canon.CPU {
 			return nil, fmt.Errorf("model: the %d MB of experts do not fit %w, and only the cpu backend with int8 activations reads them on demand", experts>>20, ErrMemory)
 		}
 		stored -= experts
@@ -319,11 +319,24 @@ func (m *Model) Step(b *Batch) (*Output, error) {
 
 // run runs the program for a batch.
 func (m *Model) run(b *Batch) error {
-	if m.demand == nil {
+	observe := m.settings.Observe
+	if m.demand == nil && observe == nil {
 		return m.runner.Run(b)
 	}
-	err := m.demand.run(m.forward, b)
-	m.output.Fetched = m.demand.counters()
+	err := m.forward.program.RunInParts(b, func(router int) error {
+		if observe != nil {
+			for r := range b.Rows() {
+				observe(router, m.forward.inputs[router].Row(r))
+			}
+		}
+		if m.demand == nil {
+			return nil
+		}
+		return m.demand.bring(router, m.forward.choices[router], b.Rows())
+	})
+	if m.demand != nil {
+		m.output.Fetched = m.demand.counters()
+	}
 	return err
 }
 

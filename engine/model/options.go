@@ -22,6 +22,10 @@ type Options struct {
 	Memory      int64  // most bytes of weights, buffers and KV; 0 = fifteen sixteenths of what the machine has available
 	Margins     bool   // keep router logits of every layer for ChoiceMargin
 
+	// Observe, if not nil, is called in every step with what goes into the experts of each row, [hidden], router by router; the
+	// slice is valid during the call. It needs the cpu backend.
+	Observe func(router int, input []float32)
+
 	// ExpertMemory is how many bytes may hold experts of a container: if they do not all fit, they are read on demand. 0 = all
 	// that Memory leaves.
 	ExpertMemory int64
@@ -66,6 +70,9 @@ func (o Options) resolve(spec *Spec) (settings, error) {
 	}
 	if s.Backend == nil {
 		s.Backend = canon.CPU
+	}
+	if s.Observe != nil && s.Backend != canon.CPU {
+		return bad("Observe", "given", "the cpu backend with it")
 	}
 	fill(&s.MaxRows, 256)
 	fill(&s.MaxSlots, 16)

@@ -19,6 +19,7 @@ type forward struct {
 	logits  *canon.Buffer // one row for each of Batch.LogitRows
 	choices []*canon.Choice
 	tables  []*canon.ExpertTable // [MoE layers]
+	inputs  []*canon.Buffer      // [MoE layers] what goes into the experts
 	scores  []*canon.Buffer      // [MoE layers] router logits; one buffer for all layers unless margins are wanted
 }
 
@@ -148,7 +149,7 @@ func (b *builder) feedForward(l int, y *layer) error {
 	if err != nil {
 		return err
 	}
-	b.tables = append(b.tables, table)
+	b.tables, b.inputs = append(b.tables, table), append(b.inputs, b.h)
 	if y.places != nil {
 		table.SetLayout(y.places[0].Layout)
 	}

@@ -85,11 +85,14 @@ type Result struct {
 
 // Stats is a snapshot of the load.
 type Stats struct {
-	Running, Queued         int
-	KVTokensUsed, KVTokens  int
-	Steps, Rows             uint64 // since start
-	DecodeRows, PrefillRows uint64
-	Tokens                  uint64 // generated
-	RoutingDropped          uint64 // routing events not delivered because a subscriber was slow
-	BusyNanos               int64  // time spent inside steps
+	Running, Queued          int
+	KVTokensUsed, KVTokens   int
+	Steps, Rows              uint64 // since start
+	DecodeRows, PrefillRows  uint64
+	Tokens                   uint64 // generated
+	RoutingDropped           uint64 // routing events not delivered because a subscriber was slow
+	BusyNanos                int64  // time spent inside steps
+	ExpertHits, ExpertMisses uint64 // experts that steps found in memory, and that they read, where experts are read on demand
+	ExpertBytes              uint64 // bytes of those reads
+	ExpertNanos              int64  // time that steps waited for them
 }

@@ -163,6 +163,10 @@ func (s *Scheduler) step() {
 	s.stats.PrefillRows += uint64(rows - decode)
 	s.stats.Tokens += uint64(generated)
 	s.stats.BusyNanos += elapsed.Nanoseconds()
+	s.stats.ExpertHits += out.Fetched.Hits
+	s.stats.ExpertMisses += out.Fetched.Misses
+	s.stats.ExpertBytes += out.Fetched.Bytes
+	s.stats.ExpertNanos += out.Fetched.Nanos
 	s.mu.Unlock()
 }
 

@@ -432,3 +432,12 @@ func (c *Checkpoint) Record(modules [3]string) (r Record, ok bool, err error) {
 func (c *Checkpoint) ReadRecord(r Record, dst []byte) error {
 	return c.read(r.Name, Tensor{file: c.files[r.file], begin: r.offset, size: r.Layout.Bytes()}, dst)
 }
+
+// Files lists the names of the open tensor files.
+func (t *Tensors) Files() []string {
+	names := make([]string, len(t.files))
+	for i, f := range t.files {
+		names[i] = f.name
+	}
+	return names
+}
