@@ -33,6 +33,23 @@ for threads in 1 2; do
 	out=$($covey bench prefill --model $model --threads $threads --json | tail -1)
 	row "prefill of 512 tokens, $threads threads" "$(field "$out" prefill_tok_s) tok/s" "covey bench prefill --threads $threads"
 done
+
+# A model beyond every cache, 1.36 GB: what decode reaches of the read probe.
+big=$(mktemp -d)/olmoe
+$covey bench make-model "$big" --shape olmoe --layers 4 --json >/dev/null
+for threads in 1 2; do
+	out=$($covey bench decode --model "$big" --threads $threads --prompt 64 --tokens 64 --json | tail -1)
+	row "decode of OLMoE's shape, 4 layers, int4, $threads threads" "$(field "$out" decode_tok_s) tok/s, $(field "$out" used_gb_s) GB/s of $(field "$out" read_gb_s) GB/s read" "covey bench make-model, covey bench decode"
+done
+rm -rf "$(dirname "$big")"
+
+# The peer, where LLAMA_BENCH names its binary and PEER_GGUF the same model, all matrices Q4_0.
+if [[ -n ${LLAMA_BENCH:-} && -n ${PEER_GGUF:-} ]]; then
+	for threads in 1 2; do
+		out=$($covey bench peer --binary "$LLAMA_BENCH" --gguf "$PEER_GGUF" --model $model --threads $threads --json | tail -1)
+		row "beside llama.cpp, $threads threads" "decode $(field "$out" decode_tok_s) and $(field "$out" peer_decode_tok_s), prefill $(field "$out" prefill_tok_s) and $(field "$out" peer_prefill_tok_s) tok/s" "covey bench peer --threads $threads"
+	done
+fi
 out=$($covey run --model $model --prompt Hello --temperature 0 --max-tokens 16 --json | tail -1)
 row "first token of a 22-token prompt" "$(field "$out" ttft_ms) ms" "covey run --prompt Hello --json"
 

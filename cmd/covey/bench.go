@@ -13,6 +13,7 @@ type benchCmd struct {
 	Prefill   prefillCmd   `cmd:"" help:"A prompt at once."`
 	Read      readCmd      `cmd:"" help:"Bytes from memory, no arithmetic."`
 	Kernels   kernelsCmd   `cmd:"" help:"Products of each form."`
+	Peer      peerCmd      `cmd:"" help:"Covey and llama.cpp in turn on one model."`
 	MakeModel makeModelCmd `cmd:"" name:"make-model" help:"Write a checkpoint of random weights in the shape of a real model."`
 }
 
