@@ -202,8 +202,8 @@ func warnings(a *atlas.Atlas) []string {
 	case len(a.Labels) > 0 && float64(a.Sealed.LabelsSigns) < fewConfirmed*float64(len(a.Labels)):
 		say("On sealed texts only %d of %d labels point the same way.", a.Sealed.LabelsSigns, len(a.Labels))
 	}
-	if p.ModelID == bundledID {
-		say("The bundled model was trained on corpora of the same topics as the built-in texts: its atlas partly shows what it was taught.")
+	for _, note := range p.Notes {
+		out = append(out, sentence(note))
 	}
-	return append(out, p.Notes...)
+	return out
 }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -231,26 +232,27 @@ func (a *atlases) serveExpert(w http.ResponseWriter, r *http.Request) {
 			view.Removals = append(view.Removals, x)
 		}
 	}
-	a.look(r.Context(), &view, doc)
+	view.Examples, view.Together = a.look(r.Context(), doc, layer, id)
 	a.server.render(w, r, http.StatusOK, web.AtlasExpertPage(view))
 }
 
-// look fills in what the batch's texts show of an expert, while the store still has their results.
-func (a *atlases) look(ctx context.Context, view *web.AtlasExpert, doc *opened) {
-	found, err := atlas.LookAt(ctx, a.server.store, doc.stored.Job, doc.Atlas, view.Layer, view.ID, shownExamples)
+// look is what the batch's texts show of an expert, while the store still has their results.
+func (a *atlases) look(ctx context.Context, doc *opened, layer, id int) (examples []web.Example, together []web.Together) {
+	found, err := atlas.LookAt(ctx, a.server.store, doc.stored.Job, doc.Atlas, layer, id, shownExamples)
 	if err != nil {
 		if !errors.Is(err, store.ErrNotFound) {
 			a.server.log.Warn("reading example texts", slog.String("atlas", doc.stored.ID), slog.Any("err", err))
 		}
-		return
+		return nil, nil
 	}
 	for _, e := range found.Examples {
-		view.Examples = append(view.Examples, web.Example{Topic: e.Probe.Topic, Split: e.Probe.Split, Text: e.Probe.Text, Share: e.Share(),
+		examples = append(examples, web.Example{Topic: e.Probe.Topic, Split: e.Probe.Split, Text: e.Probe.Text, Share: e.Share(),
 			Selections: e.Selections, Tokens: len(e.Tokens), Runs: a.runs(doc, e)})
 	}
 	for _, t := range found.Together {
-		view.Together = append(view.Together, web.Together{Layer: t.Expert.Layer, ID: t.Expert.ID, Part: t.Part, Base: t.Base, Tokens: t.Both, Texts: t.Texts})
+		together = append(together, web.Together{Layer: t.Expert.Layer, ID: t.Expert.ID, Part: t.Part, Base: t.Base, Tokens: t.Both, Texts: t.Texts})
 	}
+	return examples, together
 }
 
 // runs cuts a text where its tokens begin or cease to choose the expert; nil when the model whose tokens they are is not
@@ -349,7 +351,8 @@ func compareAtlases(view *web.AtlasComparison, first, second *atlas.Atlas) {
 	view.Rows = view.Rows[:min(comparedRows, len(view.Rows))]
 }
 
-// serveExport serves a file: covey.json, colibri-v1.json, colibri-v2.json, experts.csv, labels.csv or report.html.
+// serveExport serves a file: covey.json, colibri-v1.json, colibri-v2.json, experts.csv, labels.csv, report.html,
+// or mask.json with ?coverage= and ?topic=.
 func (a *atlases) serveExport(w http.ResponseWriter, r *http.Request) {
 	doc, err := a.open(r.Context(), r.PathValue("id"))
 	if err != nil {
@@ -371,13 +374,14 @@ func (a *atlases) serveExport(w http.ResponseWriter, r *http.Request) {
 		"colibri-v2.json": {"application/json", ".v2.json", doc.WriteColibriV2},
 		"experts.csv":     {"text/csv; charset=utf-8", ".csv", doc.WriteCSV},
 		"labels.csv":      {"text/csv; charset=utf-8", ".labels.csv", doc.WriteLabelsCSV},
+		"mask.json":       {"application/json", ".mask.json", func(w io.Writer) error { return writeMask(w, doc.Atlas, r.URL.Query()) }},
 		"report.html": {"text/html; charset=utf-8", ".report.html", func(w io.Writer) error {
 			return WriteReport(r.Context(), w, doc.Atlas)
 		}},
 	}
 	form, ok := forms[r.PathValue("form")]
 	if !ok {
-		refuse(w, r, http.StatusNotFound, problem(KindUsage, "not_found", "use covey.json, colibri-v1.json, colibri-v2.json, experts.csv, labels.csv or report.html", nil, "there is no such export"))
+		refuse(w, r, http.StatusNotFound, problem(KindUsage, "not_found", "use covey.json, colibri-v1.json, colibri-v2.json, experts.csv, labels.csv, mask.json or report.html", nil, "there is no such export"))
 		return
 	}
 	var b strings.Builder
@@ -387,6 +391,32 @@ func (a *atlases) serveExport(w http.ResponseWriter, r *http.Request) {
 	}
 	attach(w, form.mime, fileName(doc.stored.Name)+form.name)
 	io.WriteString(w, b.String()) // the client is gone if this fails
+}
+
+// writeMask writes the experts to keep: ?coverage= of the selections (0.9 when not given), of the texts of ?topic= or of all.
+func writeMask(w io.Writer, doc *atlas.Atlas, query url.Values) error {
+	rule := atlas.MaskRule{Coverage: 0.9}
+	if text := query.Get("coverage"); text != "" {
+		v, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return fmt.Errorf("coverage %q is no number", text)
+		}
+		rule.Coverage = v
+	}
+	for _, t := range query["topic"] {
+		if t != "" {
+			rule.Topics = append(rule.Topics, t)
+		}
+	}
+	m, err := doc.Mask(rule)
+	if err != nil {
+		return err
+	}
+	document, err := m.File(doc).Encode()
+	if err == nil {
+		_, err = w.Write(document)
+	}
+	return err
 }
 
 // goodName cuts a name to what lists can show.
@@ -439,7 +469,11 @@ func (a *atlases) serveImport(w http.ResponseWriter, r *http.Request) {
 	}
 	doc, err := a.read(name, file)
 	if err != nil {
-		refuse(w, r, http.StatusBadRequest, problem(KindInput, "invalid", "import covey.atlas.json, or an atlas of colibri (v1 or v2)", err, "this file is no atlas"))
+		if usage, usageErr := atlas.ReadUsage(bytes.NewReader(file)); usageErr == nil {
+			a.showUsage(w, r, name, usage)
+			return
+		}
+		refuse(w, r, http.StatusBadRequest, problem(KindInput, "invalid", "import covey.atlas.json, an atlas of colibri (v1 or v2) or its .coli_usage", err, "this file is no atlas"))
 		return
 	}
 	saved, err := a.save(r.Context(), doc, "")
@@ -449,4 +483,67 @@ func (a *atlases) serveImport(w http.ResponseWriter, r *http.Request) {
 	}
 	a.server.log.Info("atlas imported", slog.String("atlas", saved.ID), slog.Int64("bytes", saved.Size))
 	http.Redirect(w, r, "/atlas/"+saved.ID, http.StatusSeeOther)
+}
+
+// usageRows is how many experts of a usage history are shown.
+const usageRows = 100
+
+// showUsage shows a usage history of another program, the largest loads first, with the labels of the newest atlas that
+// has all of its experts beside. It is not stored.
+func (a *atlases) showUsage(w http.ResponseWriter, r *http.Request, name string, u *atlas.Usage) {
+	view := web.Usage{Page: a.server.newPage(r, "atlas", "Usage history"), Name: name, Total: u.Total, Experts: len(u.Counts)}
+	sums, named := map[int]int64{}, map[int]int{}
+	for x, n := range u.Counts {
+		sums[x.Layer] += n
+		named[x.Layer]++
+	}
+	view.Layers = len(sums)
+	doc := a.fitting(r.Context(), u)
+	if doc != nil {
+		view.Atlas, view.AtlasName = doc.stored.ID, doc.stored.Name
+	}
+	for x, n := range u.Counts {
+		if sums[x.Layer] == 0 {
+			continue
+		}
+		share := float64(n) / float64(sums[x.Layer])
+		view.Rows = append(view.Rows, web.UsageRow{Layer: x.Layer, ID: x.ID, Count: n, Share: share, Load: share * float64(named[x.Layer])})
+	}
+	slices.SortFunc(view.Rows, func(x, y web.UsageRow) int {
+		return cmp.Or(cmp.Compare(y.Load, x.Load), cmp.Compare(x.Layer, y.Layer), cmp.Compare(x.ID, y.ID))
+	})
+	if len(view.Rows) > usageRows {
+		view.Rows, view.More = view.Rows[:usageRows], len(view.Rows)-usageRows
+	}
+	if doc != nil {
+		for i := range view.Rows {
+			row := &view.Rows[i]
+			if topics := expertTopics(doc.Atlas, doc.Expert(row.Layer, row.ID)); len(topics) > 0 && topics[0].Labelled {
+				row.Top = &topics[0]
+			}
+		}
+	}
+	a.server.render(w, r, http.StatusOK, web.UsagePage(view))
+}
+
+// fitting is the newest atlas that holds every expert of a usage history; nil = none.
+func (a *atlases) fitting(ctx context.Context, u *atlas.Usage) *opened {
+	list, err := a.server.store.Atlases(ctx, "")
+	if err != nil {
+		return nil
+	}
+	for _, item := range list[:min(keptAtlases, len(list))] {
+		doc, err := a.open(ctx, item.ID)
+		if err != nil {
+			continue
+		}
+		fits := true
+		for x := range u.Counts {
+			fits = fits && doc.Expert(x.Layer, x.ID) != nil
+		}
+		if fits {
+			return doc
+		}
+	}
+	return nil
 }

@@ -44,6 +44,13 @@ func found(a *atlas.Atlas) []string {
 	if c.CrossedLabels > 0 {
 		say("Where a label's topic meets another (a recipe in Chinese), %d of %d labels keep a lift above %g.", c.CrossedHeld, c.CrossedLabels, a.Provenance.MinLift)
 	}
+	if s := a.Sealed; s != nil && len(s.Crossed) > 0 {
+		texts, first, second := 0, 0, 0
+		for _, x := range s.Crossed {
+			texts, first, second = texts+x.Texts, first+x.First, second+x.Second
+		}
+		say("Of %d texts of two topics, routing names %d after the field (the first of a pair) and %d after the language or form (the second).", texts, first, second)
+	}
 	if s := a.Sealed; s != nil {
 		say("On %d sealed texts, which took no part in labelling, %d labels point the same way and %d have an interval above 1.", s.Texts, s.LabelsSigns, s.LabelsHeld)
 		if words, shares := bestDecoding(s, false), bestDecoding(s, true); words != nil && shares != nil {

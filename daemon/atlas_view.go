@@ -235,6 +235,9 @@ func provenance(doc *opened) []web.Fact {
 }
 
 func percentOf(part float64) string {
+	if part > 0 && part < 0.0005 {
+		return "< 0.1 %"
+	}
 	if v := 100 * part; v != 0 && v < 10 {
 		return fmt.Sprintf("%.1f %%", v)
 	}

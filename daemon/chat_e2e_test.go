@@ -31,8 +31,8 @@ type tab struct {
 }
 
 // openBrowser starts a headless browser and returns a function that opens tabs in it. Where there is none the test is
-// skipped, except in CI, where it must not pass unseen.
-func openBrowser(t *testing.T) func() *tab {
+// skipped, except in CI, where it must not pass unseen. with are further options of the browser.
+func openBrowser(t *testing.T, with ...chromedp.ExecAllocatorOption) func() *tab {
 	t.Helper()
 	if !web.Assets().Built() {
 		t.Fatal("the browser client is not built: run make wasm")
@@ -51,6 +51,7 @@ func openBrowser(t *testing.T) func() *tab {
 		t.Skip("NO CHROMIUM FOUND: THE END-TO-END TESTS DID NOT RUN. Install chromium to run them.")
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox)
+	options = append(options, with...)
 	allocator, cancel := chromedp.NewExecAllocator(context.Background(), options...)
 	t.Cleanup(cancel)
 	root, cancel := chromedp.NewContext(allocator)
@@ -134,7 +135,13 @@ func eval[T any](b *tab, expression string) T {
 // until waits for a JavaScript condition; the page's text is the report if it never holds.
 func (b *tab) until(condition string) {
 	b.t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	b.within(patience, condition)
+}
+
+// within is until for what takes longer: a batch of texts.
+func (b *tab) within(d time.Duration, condition string) {
+	b.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); {
 		if v, err := run(b, 5*time.Second, chromedp.Evaluate[bool]("!!("+condition+")")); err == nil && v {
 			return
 		}

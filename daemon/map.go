@@ -11,11 +11,13 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
 	"covey/atlas"
+	"covey/atlas/probes"
 	"covey/engine"
 	"covey/engine/route"
 	"covey/store"
@@ -44,6 +46,7 @@ func (s *Server) mountMap(a *atlases) {
 	s.command(wire.Follow, m.follow)
 	s.command(wire.Survey, m.survey)
 	s.command(wire.Inspect, m.inspect)
+	s.command(wire.Trace, m.trace)
 }
 
 // follow answers Follow.
@@ -241,7 +244,7 @@ func surveyFrame(s route.Shape, u store.Usage, doc *opened, now time.Time) wire.
 		}
 		return v
 	}
-	f.Atlas, f.Name, f.Specificity = doc.stored.ID, doc.stored.Name, blank()
+	f.Atlas, f.Name, f.Specificity, f.Q = doc.stored.ID, doc.stored.Name, blank(), blank()
 	for _, topic := range doc.Topics {
 		f.Topics = append(f.Topics, wire.MapTopic{Topic: topic, Lift: blank(), Low: blank(), High: blank()})
 	}
@@ -254,6 +257,9 @@ func surveyFrame(s route.Shape, u store.Usage, doc *opened, now time.Time) wire.
 		at := row*s.Experts + e.ID
 		if e.State != atlas.Unmeasured {
 			f.Specificity[at] = float32(e.Specificity)
+		}
+		if len(e.Q) > 0 {
+			f.Q[at] = float32(slices.Min(e.Q))
 		}
 		if len(e.Low) == 0 {
 			continue // no interval: nothing that a topic's map could honestly show
@@ -293,8 +299,45 @@ func (m *maps) inspect(ctx context.Context, conn *Conn, cmd wire.Command) ([]str
 	return nil, nil
 }
 
-// panelTopics is how many topics the panel lists.
-const panelTopics = 5
+// maxTraced is how many bytes of a text the map reads.
+const maxTraced = 4000
+
+// trace answers Trace: the model reads the text once, in the background of answers, and says which experts that took.
+func (m *maps) trace(ctx context.Context, conn *Conn, cmd wire.Command) ([]string, error) {
+	eng, err := m.server.Engine()
+	if err != nil {
+		return nil, err
+	}
+	if len(cmd.Arg(0)) > maxTraced {
+		return nil, invalid("a text for the map has at most %d bytes", maxTraced)
+	}
+	info := eng.Model()
+	model := atlas.FromEngine(eng)
+	prompt, err := model.Encode(probes.Probe{Kind: probes.Raw, Text: cmd.Arg(0)})
+	if err != nil || prompt.To <= prompt.From {
+		return nil, invalid("the text has no token to read")
+	}
+	if info.Context > 0 && len(prompt.Tokens) > info.Context {
+		return nil, invalid("the text has %d tokens, the model's context %d", len(prompt.Tokens), info.Context)
+	}
+	f, err := model.Forward(ctx, prompt.Tokens, atlas.ForwardOptions{Routing: true})
+	if err != nil {
+		return nil, problem(KindInternal, "internal", "try it again", err, "the text could not be read")
+	}
+	w := newWindow(info.Shape)
+	for _, e := range f.Events {
+		w.add(e)
+	}
+	conn.Send(Frame{Data: wire.Traced{Tokens: w.rows, Cells: w.take().Cells}.Append(nil)})
+	return nil, nil
+}
+
+// panelTopics is how many topics, pairs and texts the panel lists.
+const (
+	panelTopics = 5
+	panelPairs  = 5
+	panelTexts  = 2
+)
 
 // expert is what the panel says about expert id of MoE layer row.
 func (m *maps) expert(ctx context.Context, info engine.ModelInfo, row, id int, atlasID string) (web.MapExpert, error) {
@@ -324,9 +367,9 @@ func (m *maps) expert(ctx context.Context, info engine.ModelInfo, row, id int, a
 		view.State = string(e.State)
 		view.Specificity = e.Specificity
 		view.Topics = expertTopics(doc.Atlas, e)
-		if len(view.Topics) > panelTopics {
-			view.Topics = view.Topics[:panelTopics]
-		}
+		view.Topics = view.Topics[:min(panelTopics, len(view.Topics))]
+		view.Examples, view.Together = m.atlases.look(ctx, doc, layer, id)
+		view.Examples, view.Together = view.Examples[:min(panelTexts, len(view.Examples))], view.Together[:min(panelPairs, len(view.Together))]
 	}
 	return view, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 )
@@ -101,6 +102,9 @@ func TestExpertsLightUpWhileAnotherTabGenerates(t *testing.T) {
 	chat.healthy()
 }
 
+// batchPatience is how long a batch of a few dozen texts may take on a busy machine.
+const batchPatience = 5 * time.Minute
+
 func TestAProbeBatchRunsFromThePageToItsAtlas(t *testing.T) {
 	d := modelDaemon(t)
 	b := openBrowser(t)()
@@ -129,14 +133,33 @@ func TestAProbeBatchRunsFromThePageToItsAtlas(t *testing.T) {
 	b.click(`#job-form button[value="check"]`)
 	b.until(`/tokens: a text has/.test(document.querySelector("#new .notes")?.innerText)`)
 	b.shoot("jobs-findings-light")
-	fill(smallSet(t))
+	fill(tellingSet(t))
 	b.click(`#job-form button[value="start"]`)
-	b.until(`document.querySelector('.job a[href^="/atlas/"]')`) // the row changes by itself
+	b.within(batchPatience, `document.querySelector('.job a[href^="/atlas/"]')`) // the row changes by itself
 	b.shoot("jobs-done-light")
 	b.click(`.job a[href^="/atlas/"]`)
 	b.until(`location.pathname.startsWith("/atlas/") && document.querySelector(".facts")`)
 	address := eval[string](b, "location.pathname")
 	b.shoot("atlas-light")
+
+	// Figures: what survives, topics by experts, layers; one is saved as a picture.
+	b.until(`document.querySelectorAll(".ladder tbody tr").length >= 5`)
+	b.until(`document.querySelectorAll("#figure-matrix rect[data-label]").length > 0`)
+	b.until(`document.querySelectorAll("#figure-layers .profile-band").length > 20`)
+	b.click(`[data-figure="figure-matrix"]`)
+	b.until(`document.querySelector('[data-figure="figure-matrix"]').dataset.saved === "covey-topics-by-experts.png"`)
+
+	// Does the strongest label matter? The batch completes this atlas.
+	eval[bool](b, `(() => { const f = document.querySelector('form[action$="/ablate"]'); f.labels.value = 1; f.groups.checked = false; f.requestSubmit(); return true })()`)
+	b.until(`location.pathname === "/jobs" && document.querySelectorAll(".job").length === 2`)
+	b.live()
+	b.within(batchPatience, `document.querySelectorAll('.job[data-state="done"]').length === 2`)
+	b.do(chromedp.Navigate(d.base + address + "#removal"))
+	b.until(`/matters|not shown/.test(document.querySelector("[aria-labelledby=removal] tbody")?.innerText)`)
+	b.shoot("atlas-removal-light")
+	b.do(chromedp.Navigate(d.base + "/atlas/compare?a=" + strings.TrimPrefix(address, "/atlas/") + "&b=" + strings.TrimPrefix(address, "/atlas/") + "&topic=chinese&topic_b=code"))
+	b.until(`document.querySelectorAll("#figure-compare rect:not(.lift-even):not(.cell-unknown)").length > 10`)
+	b.shoot("atlas-compare-light")
 	b.do(chromedp.Navigate(d.base + address + "?all=1#table"))
 	b.until(`/\[\d+\.\d+, \d+/.test(document.querySelector(".matrix td small")?.innerText)`)
 	b.shoot("atlas-table-light")
@@ -149,6 +172,7 @@ func TestAProbeBatchRunsFromThePageToItsAtlas(t *testing.T) {
 	if rows := eval[int](b, `[...document.querySelectorAll(".forest tbody tr")].filter(r => /\[.+, .+\]/.test(r.innerText)).length`); rows != 3 {
 		t.Errorf("%d of 3 topics show an interval", rows)
 	}
+	b.until(`document.querySelectorAll(".example-text mark").length > 0`)
 	b.shoot("atlas-expert-dark")
 	b.do(chromedp.EmulateViewport(360, 740))
 	for _, path := range []string{location(b), address, "/atlas", "/jobs", "/system"} {
@@ -169,9 +193,22 @@ func TestAProbeBatchRunsFromThePageToItsAtlas(t *testing.T) {
 	b.do(chromedp.Navigate(d.base + "/experts"))
 	b.live()
 	b.until(`document.querySelectorAll("#map-topic option").length === 3`)
-	b.do(chromedp.SendKeys(chromedp.CSS("#map-search"), "law"))
-	b.until(`/Lift in law/.test(document.getElementById("map-legend").innerText)`)
+	b.do(chromedp.SendKeys(chromedp.CSS("#map-search"), "poetry"))
+	b.until(`/Lift in poetry/.test(document.getElementById("map-legend").innerText)`)
 	b.shoot("map-topic-light")
+	change := func(id, value string) {
+		eval[bool](b, fmt.Sprintf(`(() => { const s = document.getElementById(%q); s.value = %q; s.dispatchEvent(new Event("change", {bubbles: true})); return true })()`, id, value))
+	}
+	change("map-sort", "topic")
+	change("map-mode", "difference")
+	b.until(`/Lift in poetry over/.test(document.getElementById("map-legend").innerText)`)
+	b.shoot("map-difference-light")
+
+	// Which experts does a text use? The model reads it and answers nothing.
+	eval[bool](b, `(() => { const s = document.getElementById("map-search"); s.value = "a lighthouse at night"; s.dispatchEvent(new Event("input", {bubbles: true})); return true })()`)
+	b.click("#map-trace")
+	b.until(`/Selections by the text/.test(document.getElementById("map-legend").innerText)`)
+	b.shoot("map-text-light")
 	b.healthy()
 }
 

@@ -172,6 +172,10 @@ func TestABatchIsCancelledGoesOnAndBecomesAnAtlas(t *testing.T) {
 	file := get(at + "/export/covey.json")
 	get(at+"/export/colibri-v1.json", `"experts"`)
 	get(at+"/export/experts.csv", "layer,expert,state,topic")
+	get(at+"/export/mask.json?coverage=0.5&topic=law", `"format":"covey.mask"`, `"keep":[`)
+	if code, _, body := d.get(at + "/export/mask.json?coverage=2"); code != 400 || !strings.Contains(body, "at most 1") {
+		t.Errorf("a mask of twice the selections: %d %.200s", code, body)
+	}
 	get(at+"/export/labels.csv", "layer,expert,topic,lift")
 	get(at+"/export/report.html", "What was found", "Method, word by word", "What was measured with what")
 	imported := func(name, file string) string {
@@ -188,6 +192,10 @@ func TestABatchIsCancelledGoesOnAndBecomesAnAtlas(t *testing.T) {
 	}
 	get("/atlas/compare?a="+made+"&b="+strings.TrimPrefix(twin, "/atlas/")+"&topic=law", "law in the second atlas against the first: the intervals of", "<b>0</b>")
 	get("/atlas/compare?a="+made+"&b="+made+"&topic=law&topic_b=code", "code against law: the intervals of", "figure-compare")
+	if code, _, body := d.do("POST", "/atlas/import?name=.coli_usage", "-1 30 32\n7 3 90\n7 4 10\n", "Authorization", "Bearer "+d.token, "Accept", "text/html"); code != 200 ||
+		!strings.Contains(body, "Weak evidence") || !strings.Contains(body, "L7 E3") || !strings.Contains(body, "1.80") || !strings.Contains(body, "small &lt;set&gt;") {
+		t.Errorf("a usage history: %d %.2000s", code, body)
+	}
 	if code, _, body := d.do("POST", "/atlas/import", `{"format":"covey.atlas"}`, "Authorization", "Bearer "+d.token); code != 400 || !strings.Contains(body, "no atlas") {
 		t.Errorf("import of something else: %d %.200s", code, body)
 	}
@@ -207,7 +215,7 @@ func TestABatchIsCancelledGoesOnAndBecomesAnAtlas(t *testing.T) {
 	get(at, "small &lt;set&gt;") // the atlas stays
 }
 
-// tellingSet is a probe set of three topics that any language model tells apart: the beginnings of twelve open and three
+// tellingSet is a probe set of three topics that any language model tells apart: the beginnings of ten open and two
 // sealed texts each of the built-in set.
 func tellingSet(t *testing.T) string {
 	t.Helper()
@@ -221,13 +229,13 @@ func tellingSet(t *testing.T) string {
 		if p.Topic != "chinese" && p.Topic != "code" && p.Topic != "poetry" {
 			continue
 		}
-		most := map[string]int{probes.Open: 12, probes.Sealed: 3}[p.Split]
+		most := map[string]int{probes.Open: 10, probes.Sealed: 2}[p.Split]
 		if n[p.Topic+p.Split] == most {
 			continue
 		}
 		n[p.Topic+p.Split]++
-		if len(p.Text) > 160 {
-			p.Text = strings.ToValidUTF8(p.Text[:160], "")
+		if len(p.Text) > 120 {
+			p.Text = strings.ToValidUTF8(p.Text[:120], "")
 		}
 		list = append(list, p)
 	}

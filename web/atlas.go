@@ -74,6 +74,14 @@ type TopicList struct {
 	Ranked                []Ranked
 }
 
+// count says how many labels a topic has.
+func (t TopicList) count() string {
+	if t.Lexical == 0 {
+		return Count(t.Labels) + " labels"
+	}
+	return Count(t.Labels) + " labels, " + Count(t.Lexical) + " lexical"
+}
+
 // Ranked is a labelled expert in a topic's list.
 type Ranked struct {
 	Layer, ID int
@@ -190,6 +198,26 @@ type ComparedExpert struct {
 	Gap       float64
 }
 
+// Usage is a usage history of another program beside an atlas.
+type Usage struct {
+	Page             Page
+	Name             string // of the file
+	Total            int64
+	Experts, Layers  int    // that the file names
+	Atlas, AtlasName string // whose labels stand beside; "" = none fits
+	Rows             []UsageRow
+	More             int // experts that are not shown
+}
+
+// UsageRow is an expert of a usage history.
+type UsageRow struct {
+	Layer, ID int
+	Count     int64
+	Share     float64        // of its layer's selections
+	Load      float64        // over an even load on the experts that the file names
+	Top       *TopicEstimate // strongest label in the atlas; nil = none
+}
+
 func atlasURL(id string) string { return "/atlas/" + url.PathEscape(id) }
 
 func expertURL(atlas string, layer, id int) string {
@@ -241,7 +269,7 @@ func (e AtlasExpert) axis() axis {
 func (a Atlas) mostInformation() float64 {
 	most := 0.0
 	for _, l := range a.Layers {
-		most = max(most, l.Information)
+		most = max(most, l.Information, l.InfoHigh)
 	}
 	return most
 }

@@ -23,8 +23,10 @@ const (
 	matrixLeft, matrixFoot   = 76, 44
 )
 
+func (f MatrixFigure) width() int { return matrixLeft + matrixCellW*len(f.Left) + matrixCellW }
+
 func (f MatrixFigure) box() string {
-	return "0 0 " + itoa(matrixLeft+matrixCellW*len(f.Left)) + " " + itoa(matrixCellH*len(f.Topics)+matrixFoot)
+	return "0 0 " + itoa(f.width()) + " " + itoa(matrixCellH*len(f.Topics)+matrixFoot)
 }
 
 // LadderStep is how many of the labels are left by one control.

@@ -50,6 +50,8 @@ type MapExpert struct {
 	State                       string
 	Specificity                 float64
 	Topics                      []TopicEstimate
+	Together                    []Together
+	Examples                    []Example
 }
 
 func (e MapExpert) axis() axis {

@@ -23,7 +23,7 @@ type atlasCmd struct {
 	Mask     atlasMaskCmd     `cmd:"" help:"List the experts to keep for some topics, with what they are expected to cover."`
 	Export   atlasExportCmd   `cmd:"" help:"Write an atlas as CSV or in colibri's JSON forms."`
 	Import   atlasImportCmd   `cmd:"" help:"Read an atlas in one of colibri's JSON forms: affinities without intervals."`
-	Lint     atlasLintCmd     `cmd:"" help:"Say what would weaken a measurement with a probe set."`
+	Probes   atlasProbesCmd   `cmd:"" help:"Probe sets."`
 	Selftest atlasSelftestCmd `cmd:"" help:"Prove the method on a planted truth."`
 }
 
@@ -80,7 +80,7 @@ func (c *atlasRunCmd) Run(con *console) error {
 	con.clear()
 	stop()
 	if err != nil {
-		return inputError("atlas", "covey atlas lint FILE names what is wrong with a probe set", "measuring", err)
+		return inputError("atlas", "covey atlas probes lint FILE names what is wrong with a probe set", "measuring", err)
 	}
 	document, err := a.Encode()
 	if err != nil {
@@ -211,6 +211,10 @@ func (c *atlasImportCmd) Run(con *console) error {
 	}
 	defer out.abandon()
 	return out.commit(document)
+}
+
+type atlasProbesCmd struct {
+	Lint atlasLintCmd `cmd:"" help:"Say what would weaken a measurement with a probe set."`
 }
 
 type atlasLintCmd struct {

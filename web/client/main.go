@@ -74,6 +74,9 @@ func (a *app) start() {
 	if dom.Is(dom.ID("atlas-file")) {
 		a.startAtlases()
 	}
+	if dom.Is(dom.Find(dom.Document, `[data-action="figure-png"]`)) {
+		a.startFigures()
+	}
 	a.listen()
 	a.socket.Patch = a.patch
 	a.socket.Binary = func(kind wire.Kind, frame []byte) {

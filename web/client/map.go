@@ -31,8 +31,10 @@ type expertMap struct {
 	pixels   []byte
 	hidden   uint32 // steps of the legend that are switched off
 	match    []bool // what a search found; nil = no search
-	stale    bool   // colours must be made anew
-	legend   string // labels that the legend shows
+	sort     mapview.Sort
+	order    *mapview.Order // where cells are drawn; nil = by number
+	stale    bool           // colours must be made anew
+	legend   string         // labels that the legend shows
 	colored  float64
 	paused   bool
 	lastTime float64 // of the newest pulse
@@ -69,7 +71,7 @@ func clock() float64 { return js.Global().Get("performance").Call("now").Float()
 // startMap makes the map live.
 func (a *app) startMap() {
 	m := &expertMap{
-		app: a, page: dom.ID("experts"), frame: dom.ID("map-frame"), over: dom.ID("map-over"), mode: mapview.Heat,
+		app: a, page: dom.ID("experts"), frame: dom.ID("map-frame"), over: dom.ID("map-over"), mode: mapview.Heat, sort: mapview.ByID,
 		cursor: [2]int{-1, -1}, pinned: [2]int{-1, -1}, hover: [2]int{-1, -1},
 	}
 	m.view.RulerX, m.view.RulerY = rulerX, rulerY
@@ -80,6 +82,7 @@ func (a *app) startMap() {
 	}
 	a.frames[wire.KindMap] = m.survey
 	a.frames[wire.KindPulses] = m.pulses
+	a.frames[wire.KindTraced] = m.traced
 	a.opened = append(a.opened, func(bool) {
 		m.number = 0
 		a.socket.Send(a.orFail(nil), wire.Survey, dom.Attr(m.page, "data-atlas"))
@@ -103,8 +106,19 @@ func (m *expertMap) controls() {
 	a.changes["map-mode"] = func(el, _ js.Value) { m.show(mapview.Mode(el.Get("value").String())) }
 	a.changes["map-topic"] = func(el, _ js.Value) {
 		m.topic, _ = strconv.Atoi(el.Get("value").String())
-		m.recolor()
+		m.resort()
 	}
+	a.changes["map-other"] = func(el, _ js.Value) {
+		if m.data != nil {
+			m.data.Other, _ = strconv.Atoi(el.Get("value").String())
+		}
+		m.resort()
+	}
+	a.changes["map-sort"] = func(el, _ js.Value) {
+		m.sort = mapview.Sort(el.Get("value").String())
+		m.resort()
+	}
+	a.actions["map-trace"] = func(_, _ js.Value) { m.trace(dom.ID("map-search").Get("value").String()) }
 	a.changes["map-atlas"] = func(el, _ js.Value) {
 		dom.SetAttr(m.page, "data-atlas", el.Get("value").String())
 		a.socket.Send(a.orFail(nil), wire.Survey, el.Get("value").String())
@@ -170,7 +184,7 @@ func (m *expertMap) listen() {
 		if m.drag && !m.dragged {
 			if row, col, ok := m.view.At(m.pointer[0], m.pointer[1]); ok {
 				m.cursor = [2]int{row, col}
-				m.pin(row, col, false)
+				m.pin(row, m.expert(row, col), false)
 			}
 		}
 		m.drag = false
@@ -205,8 +219,14 @@ func (m *expertMap) key(e js.Value) bool {
 	search := dom.ID("map-search")
 	active := dom.Document.Get("activeElement")
 	if active.Equal(search) {
-		if key(e) == "Enter" && m.cursor[0] >= 0 {
-			m.pin(m.cursor[0], m.cursor[1], true)
+		if key(e) == "Enter" {
+			text := search.Get("value").String()
+			switch row, expert, _, ok := m.data.Find(text); {
+			case ok && row >= 0 && expert >= 0:
+				m.pin(row, expert, true)
+			case !ok && text != "":
+				m.trace(text)
+			}
 			return true
 		}
 		if key(e) == "Escape" {
@@ -253,7 +273,7 @@ func (m *expertMap) key(e js.Value) bool {
 		move(0, m.view.Cols)
 	case "Enter", " ":
 		if m.cursor[0] >= 0 {
-			m.pin(m.cursor[0], m.cursor[1], true)
+			m.pin(m.cursor[0], m.expert(m.cursor[0], m.cursor[1]), true)
 		}
 	case "+", "Shift++":
 		m.zoom(1.5, m.view.Width/2, m.view.Height/2)
@@ -287,14 +307,18 @@ func (m *expertMap) survey(frame []byte) error {
 	m.view.Cols, m.view.Rows = f.Shape.Experts, len(f.Shape.Layers)
 	m.pixels = make([]byte, 4*m.data.Cells())
 	m.draw.fit(m.view.Cols, m.view.Rows)
-	pick := dom.ID("map-topic")
-	dom.SetText(pick, "")
-	for i, t := range f.Topics {
-		option := dom.New("option", "", t.Topic)
-		option.Set("value", strconv.Itoa(i))
-		pick.Call("append", option)
+	for _, id := range []string{"map-topic", "map-other"} {
+		pick := dom.ID(id)
+		dom.SetText(pick, "")
+		for i, t := range f.Topics {
+			option := dom.New("option", "", t.Topic)
+			option.Set("value", strconv.Itoa(i))
+			pick.Call("append", option)
+		}
 	}
 	m.topic = min(m.topic, max(0, len(f.Topics)-1))
+	m.data.Other = min(1, max(0, len(f.Topics)-1))
+	dom.ID("map-other").Set("value", strconv.Itoa(m.data.Other))
 	m.size()
 	m.show(m.mode)
 	m.goTo(js.Global().Get("location").Get("hash").String())
@@ -306,19 +330,93 @@ func (m *expertMap) goTo(hash string) {
 	if len(hash) < 2 || hash[1] != 'l' {
 		return
 	}
-	if row, col, _, ok := m.data.Find(hash[1:]); ok && row >= 0 && col >= 0 && m.pinned[0] < 0 {
-		m.cursor = [2]int{row, col}
-		m.view.Show(row, col)
-		m.pin(row, col, false)
+	if row, expert, _, ok := m.data.Find(hash[1:]); ok && row >= 0 && expert >= 0 && m.pinned[0] < 0 {
+		m.cursor = m.place(row, expert)
+		m.view.Show(m.cursor[0], m.cursor[1])
+		m.pin(row, expert, false)
 	}
 }
 
 // show changes the mode.
 func (m *expertMap) show(mode mapview.Mode) {
 	m.mode, m.hidden = mode, 0
+	dom.SetAttr(dom.ID("map-card"), "data-cell", "") // what it says is of the mode before
+	dom.Hide(dom.ID("map-card"), true)
 	dom.ID("map-mode").Set("value", string(mode))
-	dom.Hide(dom.ID("map-topic-pick"), mode != mapview.Topic)
+	dom.Hide(dom.ID("map-topic-pick"), mode != mapview.Topic && mode != mapview.Difference)
+	dom.Hide(dom.ID("map-other-pick"), mode != mapview.Difference)
+	m.resort()
+}
+
+// resort puts the experts of every layer in order anew. A live mode keeps its order while it runs: cells that jump about
+// cannot be read.
+func (m *expertMap) resort() {
+	if m.data == nil {
+		return
+	}
+	before := m.order
+	m.order = m.data.Order(m.sort, m.mode, m.topic, clock())
+	move := func(at [2]int) [2]int {
+		if at[0] < 0 {
+			return at
+		}
+		cell := before.Cell(at[0]*m.view.Cols + at[1])
+		return m.place(cell/m.view.Cols, cell%m.view.Cols)
+	}
+	m.cursor, m.hover = move(m.cursor), [2]int{-1, -1}
+	if m.turn != nil {
+		m.turn.light()
+	}
 	m.recolor()
+}
+
+// place is the row and column where an expert is drawn.
+func (m *expertMap) place(row, expert int) [2]int {
+	at := m.order.Place(row*m.view.Cols + expert)
+	return [2]int{at / m.view.Cols, at % m.view.Cols}
+}
+
+// expert is the expert that is drawn at a row and column.
+func (m *expertMap) expert(row, col int) int { return m.order.Cell(row*m.view.Cols+col) % m.view.Cols }
+
+// places are where cells are drawn, for the renderer.
+func (m *expertMap) places(cells []int) []int {
+	if m.order == nil {
+		return cells
+	}
+	out := make([]int, len(cells))
+	for i, c := range cells {
+		out[i] = m.order.Place(c)
+	}
+	return out
+}
+
+// trace asks which experts a text uses.
+func (m *expertMap) trace(text string) {
+	if text == "" {
+		return
+	}
+	m.app.socket.Send(m.app.orFail(nil), wire.Trace, text)
+}
+
+// traced shows the selections of a text that was read.
+func (m *expertMap) traced(frame []byte) error {
+	t, err := wire.DecodeTraced(frame)
+	if err != nil || m.data == nil {
+		return err
+	}
+	clear(m.data.Text)
+	for _, c := range t.Cells {
+		if c.Cell < len(m.data.Text) {
+			m.data.Text[c.Cell] = float32(c.Count)
+		}
+	}
+	m.match = nil
+	m.draw.hold(nil) // pulses of what else runs would cover it
+	dom.Find(dom.ID("map-mode"), `option[value="text"]`).Set("hidden", false)
+	dom.SetText(dom.ID("map-where"), plural(t.Tokens, "token")+" read; the map shows the experts that served them")
+	m.show(mapview.Text)
+	return nil
 }
 
 // recolor asks for new colours at the next paint.
@@ -344,8 +442,12 @@ func (m *expertMap) pulses(frame []byte) error {
 	if m.paused {
 		return nil
 	}
-	if m.turn == nil || !m.turn.held() {
-		m.draw.pulse(p, now)
+	if m.mode != mapview.Text && (m.turn == nil || !m.turn.held()) {
+		cells := make([]int, len(p.Cells))
+		for i, c := range p.Cells {
+			cells[i] = c.Cell
+		}
+		m.draw.pulse(m.places(cells), now)
 	}
 	m.paint.Request()
 	return nil
@@ -408,16 +510,16 @@ func (m *expertMap) render() {
 // color sorts the cells into steps and uploads the pixels. Its time is kept on the page for whoever measures.
 func (m *expertMap) color(now float64) {
 	m.layout = m.data.Classify(m.mode, m.topic, now, m.layout.Steps)
-	m.layout.Pixels(m.hidden, m.match, m.pixels)
+	m.layout.Pixels(m.hidden, m.match, m.order, m.pixels)
 	m.draw.upload(m.pixels)
 	m.stale, m.colored = false, now
 	dom.SetAttr(m.page, "data-update-us", strconv.Itoa(int((clock()-now)*1e6)))
 	m.showLegend()
 }
 
-// pin shows the panel about an expert.
-func (m *expertMap) pin(row, col int, focus bool) {
-	m.pinned = [2]int{row, col}
+// pin shows the panel about an expert of a row.
+func (m *expertMap) pin(row, expert int, focus bool) {
+	m.pinned = [2]int{row, expert}
 	layer := strconv.Itoa(m.data.Shape.Layers[row])
 	m.app.socket.Send(m.app.orFail(func(wire.Ack) {
 		if focus || narrow() {
@@ -426,9 +528,9 @@ func (m *expertMap) pin(row, col int, focus bool) {
 		if focus {
 			dom.Focus(dom.ID("map-panel"))
 		}
-	}), wire.Inspect, layer, strconv.Itoa(col), dom.Attr(m.page, "data-atlas"))
+	}), wire.Inspect, layer, strconv.Itoa(expert), dom.Attr(m.page, "data-atlas"))
 	location := js.Global().Get("location")
-	js.Global().Get("history").Call("replaceState", js.Null(), "", location.Get("pathname").String()+location.Get("search").String()+"#l"+layer+"e"+strconv.Itoa(col))
+	js.Global().Get("history").Call("replaceState", js.Null(), "", location.Get("pathname").String()+location.Get("search").String()+"#l"+layer+"e"+strconv.Itoa(expert))
 	m.paint.Request()
 }
 

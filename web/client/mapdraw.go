@@ -10,7 +10,6 @@ import (
 
 	"covey/web/client/dom"
 	"covey/web/client/mapview"
-	"covey/web/wire"
 )
 
 // renderer draws the grid into a canvas. Two exist: WebGL2, where one shader draws cells, hatching and fading pulses
@@ -20,8 +19,8 @@ type renderer interface {
 	scale(ratio float64)                            // device pixels a CSS pixel
 	fit(cols, rows int)                             // the grid's size; forgets pulses
 	upload(pixels []byte)                           // RGBA a cell; alpha as mapview.Layout.Pixels says
-	pulse(p wire.Pulses, now float64)               // lights cells; they fade
-	hold(cells []int)                               // lights these cells alone, until the next hold
+	pulse(places []int, now float64)                // lights places; they fade
+	hold(places []int)                              // lights these places alone, until the next hold
 	draw(v *mapview.View, now float64, c mapColors) // one frame
 }
 
@@ -154,10 +153,10 @@ func (r *glMap) sendTimes() {
 	gl.Call("texImage2D", gl.Get("TEXTURE_2D"), 0, gl.Get("R32F"), r.cols, r.rows, 0, gl.Get("RED"), gl.Get("FLOAT"), r.floats)
 }
 
-func (r *glMap) pulse(p wire.Pulses, now float64) {
-	for _, c := range p.Cells {
-		if c.Cell < len(r.times) {
-			r.times[c.Cell] = float32(now)
+func (r *glMap) pulse(places []int, now float64) {
+	for _, c := range places {
+		if c < len(r.times) {
+			r.times[c] = float32(now)
 		}
 	}
 	r.sendTimes()
@@ -227,10 +226,10 @@ func (r *flat) fit(cols, rows int) {
 
 func (r *flat) upload(pixels []byte) { copy(r.pixels, pixels) }
 
-func (r *flat) pulse(p wire.Pulses, now float64) {
-	for _, c := range p.Cells {
-		if c.Cell < len(r.times) {
-			r.times[c.Cell] = now
+func (r *flat) pulse(places []int, now float64) {
+	for _, c := range places {
+		if c < len(r.times) {
+			r.times[c] = now
 		}
 	}
 }
@@ -344,7 +343,7 @@ func (m *expertMap) overlay() {
 		}
 	}
 	c.Set("textAlign", "center")
-	for col, every := 0, v.Every(22); col < v.Cols; col++ {
+	for col, every := 0, v.Every(22); col < v.Cols && m.order == nil; col++ { // in another order columns are no experts
 		x := v.Left + (float64(col)+0.5)*v.Cell
 		near := mark[1] >= 0 && col != mark[1] && math.Abs(float64(col-mark[1]))*v.Cell < 22
 		if (col%every == 0 && !near || col == mark[1]) && x >= v.RulerX && x < v.Width {
@@ -371,7 +370,9 @@ func (m *expertMap) overlay() {
 		c.Call("strokeRect", v.Left+float64(cell[1])*v.Cell-width/2, v.Top+float64(cell[0])*v.Cell-width/2, v.Cell+width-1, v.Cell+width-1)
 	}
 	outline(mark, pen.text, 1.5)
-	outline(m.pinned, pen.accent, 2.5)
+	if m.pinned[0] >= 0 {
+		outline(m.place(m.pinned[0], m.pinned[1]), pen.accent, 2.5)
+	}
 	c.Call("restore")
 }
 

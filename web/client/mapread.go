@@ -13,7 +13,7 @@ import (
 
 // showLegend makes the legend's buttons anew when its numbers have changed.
 func (m *expertMap) showLegend() {
-	text := string(m.mode)
+	text := string(m.mode) + legendName(m.mode, m.data, m.topic)
 	for _, s := range m.layout.Legend {
 		text += "|" + s.Label
 	}
@@ -51,6 +51,15 @@ func legendName(mode mapview.Mode, d *mapview.Data, topic int) string {
 		return "Last chosen within"
 	case mapview.Imbalance:
 		return "Load over an even load"
+	case mapview.Text:
+		return "Selections by the text"
+	case mapview.Q:
+		return "Least q over the topics"
+	case mapview.Difference:
+		if topic < len(d.Topics) && d.Other < len(d.Topics) {
+			return "Lift in " + d.Topics[topic].Topic + " over " + d.Topics[d.Other].Topic
+		}
+		return "Difference"
 	case mapview.Topic:
 		if topic < len(d.Topics) {
 			return "Lift in " + d.Topics[topic].Topic
@@ -66,7 +75,8 @@ func (m *expertMap) search(text string) {
 		return
 	}
 	row, col, topic, ok := m.data.Find(text)
-	dom.SetAttr(dom.ID("map-search"), "aria-invalid", strconv.FormatBool(!ok && text != ""))
+	// What names nothing here is a text that the model can read: Enter or the button does that.
+	dom.Hide(dom.ID("map-trace"), ok || text == "")
 	m.match = nil
 	switch {
 	case ok && topic >= 0:
@@ -81,9 +91,9 @@ func (m *expertMap) search(text string) {
 			m.match[i] = (row < 0 || i/m.view.Cols == row) && (col < 0 || i%m.view.Cols == col)
 		}
 		if row >= 0 && col >= 0 {
-			m.cursor = [2]int{row, col}
-			m.view.Show(row, col)
-			m.card(row, col)
+			m.cursor = m.place(row, col)
+			m.view.Show(m.cursor[0], m.cursor[1])
+			m.card(m.cursor[0], m.cursor[1])
 		}
 	}
 	m.recolor()
@@ -104,8 +114,8 @@ func (m *expertMap) pointAt() {
 // card shows the small card beside a cell.
 func (m *expertMap) card(row, col int) {
 	card := dom.ID("map-card")
-	if dom.Attr(card, "data-cell") != strconv.Itoa(row*m.view.Cols+col) {
-		dom.SetAttr(card, "data-cell", strconv.Itoa(row*m.view.Cols+col))
+	if cell := strconv.Itoa(m.order.Cell(row*m.view.Cols + col)); dom.Attr(card, "data-cell") != cell {
+		dom.SetAttr(card, "data-cell", cell)
 		dom.SetText(card, "")
 		for i, line := range m.lines(row, col) {
 			tag := "p"
@@ -127,18 +137,26 @@ func (m *expertMap) card(row, col int) {
 	dom.Style(card, "transform", "translate("+pixels(x)+","+pixels(y)+")")
 }
 
-// lines is what the card says.
+// lines is what the card says about the expert that is drawn at a row and column.
 func (m *expertMap) lines(row, col int) []string {
 	d, now := m.data, clock()
-	cell := row*m.view.Cols + col
+	cell := m.order.Cell(row*m.view.Cols + col)
 	n := d.Value(mapview.Heat, 0, cell, now)
 	out := []string{
-		"Layer " + strconv.Itoa(d.Shape.Layers[row]) + ", expert " + strconv.Itoa(col),
+		"Layer " + strconv.Itoa(d.Shape.Layers[row]) + ", expert " + strconv.Itoa(cell%m.view.Cols),
 		mapview.Figure(mapview.Heat, n) + " selections, load " + mapview.Figure(mapview.Imbalance, d.Value(mapview.Imbalance, 0, cell, now)),
 		"last " + mapview.Figure(mapview.Recency, d.Value(mapview.Recency, 0, cell, now)),
 	}
 	if m.mode == mapview.Turn {
 		out = append(out, mapview.Figure(mapview.Turn, d.Value(mapview.Turn, 0, cell, now))+" in this answer so far")
+	}
+	switch m.mode {
+	case mapview.Text:
+		out = append(out, mapview.Figure(mapview.Text, d.Value(mapview.Text, 0, cell, now))+" by the text")
+	case mapview.Q:
+		out = append(out, "least q "+mapview.Figure(mapview.Q, d.Value(mapview.Q, 0, cell, now)))
+	case mapview.Difference:
+		out = append(out, legendName(m.mode, d, m.topic)+": "+mapview.Figure(mapview.Difference, d.Value(mapview.Difference, m.topic, cell, now)))
 	}
 	best := -1
 	for i := range d.Topics {
@@ -147,7 +165,7 @@ func (m *expertMap) lines(row, col int) []string {
 			best = i
 		}
 	}
-	if m.mode == mapview.Topic {
+	if m.mode == mapview.Topic || m.mode == mapview.Difference {
 		best = m.topic
 	}
 	if best >= 0 && best < len(d.Topics) {

@@ -109,8 +109,15 @@ func (t *turnSteps) step(at int) {
 	t.at = at
 	dom.ID("scrub-at").Set("value", at)
 	dom.SetText(dom.ID("scrub-where"), strconv.Itoa(at+1)+"/"+strconv.Itoa(len(t.rows)))
-	t.m.draw.hold(t.cells(at))
+	t.light()
 	t.m.recolor()
+}
+
+// light lights the experts of the current token.
+func (t *turnSteps) light() {
+	if len(t.rows) > 0 {
+		t.m.draw.hold(t.m.places(t.cells(t.at)))
+	}
 }
 
 // cells are the map's cells that served token i.

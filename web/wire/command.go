@@ -35,6 +35,8 @@ const (
 	Survey  Name = 0x41 // atlas ("" = the newest of this model, "-" = none): answered by a Map frame
 	Inspect Name = 0x42 // MoE layer's model index, expert, atlas: answered by a patch of the map's panel
 
+	Trace Name = 0x43 // text: answered by a Traced frame; the model reads the text and answers nothing
+
 	FollowJobs Name = 0x60 // nothing: patches of the jobs' rows from now on
 )
 

@@ -15,7 +15,8 @@ const (
 	KindDetailed Kind = 0x88 // Detailed
 
 	KindPulses Kind = 0xc0 // Pulses
-	KindMap    Kind = 0xc1 // Map
+	KindMap    Kind = 0xc2 // Map; 0xc1 was its form without Q
+	KindTraced Kind = 0xc3 // Traced
 )
 
 // FrameKind returns the kind of a binary server frame; 0 for an empty one.

@@ -23,9 +23,21 @@ func (p Pulses) Append(b []byte) []byte {
 	b = appendUint(b, uint64(p.Number))
 	b = appendUint(b, uint64(p.Rows))
 	b = appendUint(b, uint64(p.Sequences))
-	b = appendUint(b, uint64(len(p.Cells)))
+	return appendCells(b, p.Cells)
+}
+
+// DecodePulses decodes a Pulses frame.
+func DecodePulses(b []byte) (Pulses, error) {
+	r := open(b, KindPulses)
+	p := Pulses{Number: r.int(), Rows: r.int(), Sequences: r.int()}
+	p.Cells = r.cells()
+	return p, r.end()
+}
+
+func appendCells(b []byte, cells []Pulse) []byte {
+	b = appendUint(b, uint64(len(cells)))
 	next := 0
-	for _, c := range p.Cells {
+	for _, c := range cells {
 		b = appendUint(b, uint64(c.Cell-next))
 		b = appendUint(b, uint64(c.Count))
 		next = c.Cell + 1
@@ -33,16 +45,14 @@ func (p Pulses) Append(b []byte) []byte {
 	return b
 }
 
-// DecodePulses decodes a Pulses frame.
-func DecodePulses(b []byte) (Pulses, error) {
-	r := open(b, KindPulses)
-	p := Pulses{Number: r.int(), Rows: r.int(), Sequences: r.int()}
+func (r *reader) cells() []Pulse {
 	n := r.count(2, maxCells)
-	if r.err == nil && n > 0 {
-		p.Cells = make([]Pulse, n)
+	if r.err != nil || n == 0 {
+		return nil
 	}
+	cells := make([]Pulse, n)
 	next := 0
-	for i := range p.Cells {
+	for i := range cells {
 		skip, count := r.int(), r.int()
 		if r.err == nil && (skip >= maxCells-next || count == 0) {
 			r.fail(ErrLimit)
@@ -50,10 +60,31 @@ func DecodePulses(b []byte) (Pulses, error) {
 		if r.err != nil {
 			break
 		}
-		p.Cells[i] = Pulse{Cell: next + skip, Count: count}
+		cells[i] = Pulse{Cell: next + skip, Count: count}
 		next += skip + 1
 	}
-	return p, r.end()
+	return cells
+}
+
+// Traced is what the routers chose for one text that was read and not answered.
+//
+//	layout: kind, tokens uint, then cells as in Pulses
+type Traced struct {
+	Tokens int
+	Cells  []Pulse
+}
+
+// Append appends the encoded frame to b. Cells must ascend.
+func (t Traced) Append(b []byte) []byte {
+	return appendCells(appendUint(append(b, byte(KindTraced)), uint64(t.Tokens)), t.Cells)
+}
+
+// DecodeTraced decodes a Traced frame.
+func DecodeTraced(b []byte) (Traced, error) {
+	r := open(b, KindTraced)
+	t := Traced{Tokens: r.int()}
+	t.Cells = r.cells()
+	return t, r.end()
 }
 
 // maxCells bounds layers times experts of a Map or Pulses frame.
@@ -62,7 +93,7 @@ const maxCells = 1 << 18
 // Map is what the expert map shows of every cell. All arrays are [layers, experts]; those of an atlas are empty when
 // there is none. NaN means that nothing is known.
 //
-//	layout:  kind, shape, selections, ages, atlas str, name str, n uint, n x (topic str, lift, low, high), specificity
+//	layout:  kind, shape, selections, ages, atlas str, name str, n uint, n x (topic str, lift, low, high), specificity, q
 //	arrays:  count uint, count x f32
 type Map struct {
 	Shape       Shape
@@ -72,6 +103,7 @@ type Map struct {
 	Name        string    // of the atlas
 	Topics      []MapTopic
 	Specificity []float32 // 1 - H/ln C less its mean under permuted labels
+	Q           []float32 // the least false discovery rate over the topics
 }
 
 // MapTopic is one topic of a Map's atlas: lift with its 95 % interval.
@@ -121,7 +153,7 @@ func (m Map) Append(b []byte) []byte {
 		b = appendFloats(b, t.Low)
 		b = appendFloats(b, t.High)
 	}
-	return appendFloats(b, m.Specificity)
+	return appendFloats(appendFloats(b, m.Specificity), m.Q)
 }
 
 // DecodeMap decodes a Map frame.
@@ -141,6 +173,6 @@ func DecodeMap(b []byte) (Map, error) {
 		}
 		m.Topics = append(m.Topics, MapTopic{Topic: r.string(), Lift: r.floats(cells), Low: r.floats(cells), High: r.floats(cells)})
 	}
-	m.Specificity = r.floats(cells)
+	m.Specificity, m.Q = r.floats(cells), r.floats(cells)
 	return m, r.end()
 }

@@ -44,8 +44,10 @@ var transcript = []struct {
 	{"server", "Failure", Failure{Seq: 5, Code: "not_found", Message: "the message is not there", Hint: "reload the page"}.Append(nil)},
 	{"client", "Follow the expert map", Command{Name: Follow, Seq: 6, Args: []string{"1"}}.Append(nil)},
 	{"server", "Map with an atlas of one topic", Map{Shape: Shape{Layers: []int{1, 2}, Experts: 2, TopK: 1}, Selections: []float32{4, 0, 1, 3}, Ages: []float32{60, 61, 60, 62},
-		Atlas: "at1", Name: "probes", Topics: []MapTopic{{"code", []float32{2, 1, 0.5, 1}, []float32{1.5, 0.5, 0.25, 0.75}, []float32{3, 2, 0.75, 1.5}}}, Specificity: []float32{0.5, 0, 0.25, 0}}.Append(nil)},
+		Atlas: "at1", Name: "probes", Topics: []MapTopic{{"code", []float32{2, 1, 0.5, 1}, []float32{1.5, 0.5, 0.25, 0.75}, []float32{3, 2, 0.75, 1.5}}}, Specificity: []float32{0.5, 0, 0.25, 0}, Q: []float32{0.01, 1, 0.5, 1}}.Append(nil)},
 	{"server", "Pulses: three experts in two steps", Pulses{Number: 1, Rows: 2, Sequences: 1, Cells: []Pulse{{0, 1}, {1, 2}, {40, 1}}}.Append(nil)},
+	{"client", "Trace a text", Command{Name: Trace, Seq: 9, Args: []string{"the sea"}}.Append(nil)},
+	{"server", "Traced: two tokens", Traced{Tokens: 2, Cells: []Pulse{{0, 1}, {3, 2}}}.Append(nil)},
 	{"client", "Inspect expert 1 of layer 2", Command{Name: Inspect, Seq: 7, Args: []string{"2", "1", "at1"}}.Append(nil)},
 	{"client", "Follow the jobs", Command{Name: FollowJobs, Seq: 8}.Append(nil)},
 	{"client", "Ping", Command{Name: Ping}.Append(nil)},
@@ -111,6 +113,9 @@ func decode(b []byte) (any, []byte, error) {
 		return v, v.Append(nil), err
 	case KindMap:
 		v, err := DecodeMap(b)
+		return v, v.Append(nil), err
+	case KindTraced:
+		v, err := DecodeTraced(b)
 		return v, v.Append(nil), err
 	}
 	v, err := DecodeCommand(b)

@@ -23,7 +23,10 @@ const (
 	Imbalance   Mode = "imbalance"   // share of the layer over an even one
 	Topic       Mode = "topic"       // lift in a topic, where its interval excludes 1
 	Specificity Mode = "specificity" // of the atlas
+	Q           Mode = "q"           // the least false discovery rate over the topics
+	Difference  Mode = "difference"  // lift in a topic over that in another, where their intervals do not overlap
 	Turn        Mode = "turn"        // selections in one answer up to a token
+	Text        Mode = "text"        // selections by a text that was read for the map
 )
 
 // Unknown is the step of a cell about which nothing is known. It is drawn hatched.
@@ -35,6 +38,8 @@ type Data struct {
 	Live  []float32 // selections since the page was opened
 	Seen  []float64 // seconds on the page's clock at which a pulse last came; 0 = none
 	Turn  []float32 // selections of the answer that the page steps through, up to the token shown
+	Text  []float32 // selections by the text that was last traced
+	Other int       // topic that Difference compares with
 	Start float64   // the clock's reading when Map came
 }
 
@@ -43,10 +48,10 @@ func NewData(m wire.Map, before *Data, now float64) *Data {
 	n := len(m.Shape.Layers) * m.Shape.Experts
 	d := &Data{Map: m, Start: now}
 	if before != nil && len(before.Live) == n && before.Shape.Experts == m.Shape.Experts {
-		d.Live, d.Seen, d.Turn = before.Live, before.Seen, before.Turn
+		d.Live, d.Seen, d.Turn, d.Text = before.Live, before.Seen, before.Turn, before.Text
 		return d
 	}
-	d.Live, d.Seen, d.Turn = make([]float32, n), make([]float64, n), make([]float32, n)
+	d.Live, d.Seen, d.Turn, d.Text = make([]float32, n), make([]float64, n), make([]float32, n), make([]float32, n)
 	return d
 }
 
@@ -78,6 +83,18 @@ func (d *Data) Value(mode Mode, topic, cell int, now float64) float64 {
 		return float64(d.Selections[cell] + d.Live[cell])
 	case Turn:
 		return float64(d.Turn[cell])
+	case Text:
+		return float64(d.Text[cell])
+	case Q:
+		return at(d.Map.Q, cell)
+	case Difference:
+		if topic < 0 || topic >= len(d.Topics) || d.Other < 0 || d.Other >= len(d.Topics) {
+			return math.NaN()
+		}
+		if other := at(d.Topics[d.Other].Lift, cell); other > 0 {
+			return at(d.Topics[topic].Lift, cell) / other
+		}
+		return math.NaN()
 	case Recency:
 		if d.Seen[cell] > 0 {
 			return now - d.Seen[cell]
@@ -115,6 +132,12 @@ func (d *Data) Significant(topic, cell int) bool {
 	return at(t.Low, cell) > 1 || at(t.High, cell) < 1
 }
 
+// Apart says whether the intervals of topic and Other do not overlap.
+func (d *Data) Apart(topic, cell int) bool {
+	a, b := d.Topics[topic], d.Topics[d.Other]
+	return at(a.Low, cell) > at(b.High, cell) || at(b.Low, cell) > at(a.High, cell)
+}
+
 // Step is a step of a legend: its colour and the numbers it stands for.
 type Step struct {
 	Label string
@@ -148,6 +171,30 @@ func (d *Data) Classify(mode Mode, topic int, now float64, out []byte) Layout {
 		d.counts(&l, func(i int) float64 { return float64(d.Selections[i] + d.Live[i]) })
 	case Turn:
 		d.counts(&l, func(i int) float64 { return float64(d.Turn[i]) })
+	case Text:
+		d.counts(&l, func(i int) float64 { return float64(d.Text[i]) })
+	case Q:
+		l.Legend = ramp(sequential[:], []string{"over 0.5", "to 0.5", "to 0.1", "to 0.05", "to 0.01", "to 0.001", "under 0.0001"})
+		for i := range n {
+			l.Steps[i] = Unknown
+			if v := d.Value(Q, topic, i, now); !math.IsNaN(v) {
+				l.Steps[i] = 6 - between(v, 0.0001, 0.001, 0.01, 0.05, 0.1, 0.5)
+			}
+		}
+	case Difference:
+		l.Legend = ramp(diverging[:], []string{"< 1/4", "1/4 to 1/2", "1/2 to 1", "intervals overlap", "1 to 2", "2 to 4", "> 4"})
+		l.Legend[3].Faint = true
+		for i := range n {
+			v := d.Value(Difference, topic, i, now)
+			switch {
+			case math.IsNaN(v):
+				l.Steps[i] = Unknown
+			case !d.Apart(topic, i):
+				l.Steps[i] = 3
+			default:
+				l.Steps[i] = between(v, 0.25, 0.5, 1, 1, 2, 4)
+			}
+		}
 	case Recency:
 		bounds := [...]float64{5, 60, 600, 3600, 86400, 7 * 86400}
 		labels := [...]string{"over a week", "a week", "a day", "an hour", "10 min", "a minute", "5 s"}
@@ -271,10 +318,12 @@ func Figure(mode Mode, v float64) string {
 	switch {
 	case math.IsNaN(v):
 		return "-"
-	case mode == Heat || mode == Turn:
+	case mode == Heat || mode == Turn || mode == Text:
 		return strconv.FormatFloat(v, 'f', 0, 64)
 	case mode == Recency:
 		return Ago(v)
+	case mode == Q && v < 0.01:
+		return strconv.FormatFloat(v, 'f', 4, 64)
 	}
 	return strconv.FormatFloat(v, 'f', 2, 64)
 }
@@ -293,11 +342,13 @@ func Ago(v float64) string {
 	return whole(v/86400, "days")
 }
 
-// Pixels writes one RGBA pixel a cell into out ([4*cells]): the step's colour; alpha 255 = shown, 64 = faint, or
-// hidden by the legend or the search, 0 = nothing known. hidden has a bit a step; match is nil or says which cells a search found.
-func (l Layout) Pixels(hidden uint32, match []bool, out []byte) {
+// Pixels writes one RGBA pixel a cell into out ([4*cells]), at the place that order gives it: the step's colour; alpha 255
+// = shown, 64 = faint, or hidden by the legend or the search, 0 = nothing known. hidden has a bit a step; match is nil or
+// says which cells a search found; order may be nil.
+func (l Layout) Pixels(hidden uint32, match []bool, order *Order, out []byte) {
 	for i, s := range l.Steps {
-		p := out[4*i : 4*i+4 : 4*i+4]
+		at := order.Place(i)
+		p := out[4*at : 4*at+4 : 4*at+4]
 		if int(s) >= len(l.Legend) {
 			p[0], p[1], p[2], p[3] = 0, 0, 0, 0
 			continue
@@ -375,7 +426,7 @@ func (d *Data) Row(layer int) int {
 // CSV is the map as shown: one line a cell.
 func (d *Data) CSV(mode Mode, topic int, now float64) string {
 	var b strings.Builder
-	b.WriteString("layer,expert," + d.column(mode, topic))
+	b.WriteString("layer,expert," + cell(d.column(mode, topic)))
 	if mode == Topic {
 		b.WriteString(",low,high")
 	}
@@ -388,6 +439,14 @@ func (d *Data) CSV(mode Mode, topic int, now float64) string {
 		b.WriteString("\n")
 	}
 	return b.String()
+}
+
+// cell quotes a CSV cell where its text needs it. No column begins with what a spreadsheet would run.
+func cell(s string) string {
+	if !strings.ContainsAny(s, "\",\r\n") {
+		return s
+	}
+	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
 }
 
 // JSON is the map as shown: layers, experts and the values in rows; unknown = null.
@@ -425,7 +484,9 @@ func (d *Data) column(mode Mode, topic int) string {
 	switch mode {
 	case Topic:
 		return "lift_" + d.Topics[topic].Topic
-	case Heat, Turn:
+	case Difference:
+		return "lift_" + d.Topics[topic].Topic + "_over_" + d.Topics[d.Other].Topic
+	case Heat, Turn, Text:
 		return "selections"
 	case Recency:
 		return "seconds_since_last"

@@ -2,6 +2,7 @@ package mapview
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,6 +22,7 @@ func small() *Data {
 			{Topic: "cooking", Lift: make([]float32, 8), Low: make([]float32, 8), High: make([]float32, 8)},
 		},
 		Specificity: []float32{nan, 0.3, 0, -0.01, 0.5, 0.06, 0.02, 0.1},
+		Q:           []float32{nan, 0.00001, 1, 0.2, 0.03, 0.03, 0.0005, 0.01},
 	}, nil, 100)
 }
 
@@ -63,7 +65,7 @@ func TestUnknownIsNeverDrawnAsZero(t *testing.T) {
 		}
 	}
 	out := make([]byte, 32)
-	d.Classify(Specificity, 0, 100, nil).Pixels(0, nil, out)
+	d.Classify(Specificity, 0, 100, nil).Pixels(0, nil, nil, out)
 	if out[3] != 0 || out[7] != 255 {
 		t.Errorf("alpha of an unknown cell %d, of a known one %d; want 0 and 255", out[3], out[7])
 	}
@@ -111,15 +113,15 @@ func TestLegendAndSearchDimCells(t *testing.T) {
 	out := make([]byte, 32)
 	match := make([]bool, 8)
 	match[3] = true
-	l.Pixels(1<<l.Steps[3], match, out)
+	l.Pixels(1<<l.Steps[3], match, nil, out)
 	if out[4*3+3] != 64 || out[4*4+3] != 64 {
 		t.Errorf("alpha %d of a hidden step and %d of a cell not found, want 64", out[4*3+3], out[4*4+3])
 	}
-	l.Pixels(0, nil, out)
+	l.Pixels(0, nil, nil, out)
 	if out[3] != 64 || out[4+3] != 255 {
 		t.Errorf("alpha %d of an expert never chosen and %d of one chosen once, want 64 and 255", out[3], out[4+3])
 	}
-	l.Pixels(0, match, out)
+	l.Pixels(0, match, nil, out)
 	if out[4*3+3] != 255 {
 		t.Errorf("alpha %d of the cell found", out[4*3+3])
 	}
@@ -152,6 +154,83 @@ func TestExportsHoldIntervalsAndLeaveTheUnknownEmpty(t *testing.T) {
 	want := `{"mode":"lift_code","atlas":"","experts":4,"layers":[1,2],"values":[null,3,1.2,0.3,1,1,5,0.2],"low":[null,2,`
 	if got := d.JSON(Topic, 0, 100); !strings.HasPrefix(got, want) {
 		t.Errorf("JSON: %s", got)
+	}
+}
+
+// names are the legend's labels of every cell.
+func names(l Layout) string {
+	var out []string
+	for _, s := range l.Steps {
+		if s == Unknown {
+			out = append(out, "unknown")
+		} else {
+			out = append(out, l.Legend[s].Label)
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestDifferenceShowsNoColourWhereIntervalsOverlap(t *testing.T) {
+	d := small()
+	other := &d.Topics[1]
+	copy(other.Lift, []float32{1, 1, 1, 1, 2, 0.9, 1, 1})
+	copy(other.Low, []float32{0.9, 0.9, 0.9, 0.9, 1.9, 0.8, 0.9, 0.9})
+	copy(other.High, []float32{1.1, 1.1, 1.1, 1.1, 2.1, 1, 1.1, 1.1})
+	d.Other = 1
+	want := "unknown, 2 to 4, intervals overlap, 1/4 to 1/2, intervals overlap, intervals overlap, > 4, < 1/4"
+	if got := names(d.Classify(Difference, 0, 100, nil)); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got := strings.SplitN(d.CSV(Difference, 0, 100), "\n", 2)[0]; got != "layer,expert,lift_code_over_cooking" {
+		t.Errorf("column %s", got)
+	}
+}
+
+func TestSmallQStandsOut(t *testing.T) {
+	want := "unknown, under 0.0001, over 0.5, to 0.5, to 0.05, to 0.05, to 0.001, to 0.01"
+	if got := names(small().Classify(Q, 0, 100, nil)); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestSortingKeepsCellsInTheirLayerAndUnknownOnesLast(t *testing.T) {
+	d := small()
+	for _, c := range []struct {
+		how  Sort
+		mode Mode
+		want []int
+	}{
+		{ByValue, Heat, []int{3, 2, 1, 0, 4, 5, 6, 7}},
+		{ByValue, Topic, []int{1, 2, 3, 0, 6, 4, 5, 7}},
+		{ByValue, Q, []int{1, 3, 2, 0, 6, 7, 4, 5}},
+		{ByCluster, Heat, []int{1, 2, 3, 0, 6, 4, 5, 7}},
+	} {
+		o := d.Order(c.how, c.mode, 0, 100)
+		if !slices.Equal(o.Cells, c.want) {
+			t.Errorf("by %s of %s: %v, want %v", c.how, c.mode, o.Cells, c.want)
+		}
+		for place, cell := range o.Cells {
+			if o.Places[cell] != place || o.Place(cell) != place || o.Cell(place) != cell {
+				t.Errorf("by %s of %s: cell %d is at %d and %d", c.how, c.mode, cell, place, o.Places[cell])
+			}
+		}
+	}
+	if o := d.Order(ByID, Heat, 0, 100); o != nil || o.Cell(5) != 5 || o.Place(5) != 5 {
+		t.Errorf("by number: %v", o)
+	}
+}
+
+func TestPixelsStandWhereTheOrderPutsThem(t *testing.T) {
+	d := small()
+	l := d.Classify(Heat, 0, 100, nil)
+	plain, sorted := make([]byte, 32), make([]byte, 32)
+	l.Pixels(0, nil, nil, plain)
+	o := d.Order(ByValue, Heat, 0, 100)
+	l.Pixels(0, nil, o, sorted)
+	for cell := range 8 {
+		if at := o.Place(cell); !slices.Equal(plain[4*cell:4*cell+4], sorted[4*at:4*at+4]) {
+			t.Errorf("cell %d is not drawn at place %d", cell, at)
+		}
 	}
 }
 
@@ -207,6 +286,6 @@ func BenchmarkUpdateOf20000Cells(b *testing.B) {
 	var l Layout
 	for b.Loop() {
 		l = d.Classify(Heat, 0, 1, l.Steps)
-		l.Pixels(0, nil, out)
+		l.Pixels(0, nil, nil, out)
 	}
 }
