@@ -225,7 +225,7 @@ func TestEveryRouteIsGuardedAndEveryResponseCarriesTheHeaders(t *testing.T) {
 func checkHeaders(t *testing.T, path string, h http.Header) {
 	t.Helper()
 	want := map[string]string{
-		"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "X-Frame-Options": "DENY",
+		"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "X-Frame-Options": "DENY",
 		"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
 	}
 	for name, value := range want {
