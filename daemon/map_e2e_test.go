@@ -201,7 +201,7 @@ func TestAProbeBatchRunsFromThePageToItsAtlas(t *testing.T) {
 	}
 	change("map-sort", "topic")
 	change("map-mode", "difference")
-	b.until(`/Lift in poetry over/.test(document.getElementById("map-legend").innerText)`)
+	b.until(`/Lift in poetry over (code|chinese)/.test(document.getElementById("map-legend").innerText)`)
 	b.shoot("map-difference-light")
 
 	// Which experts does a text use? The model reads it and answers nothing.

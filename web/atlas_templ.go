@@ -3430,7 +3430,7 @@ func AtlasComparePage(c AtlasComparison) templ.Component {
 						return templ_7745c5c3_Err
 					}
 					if c.Grid != nil {
-						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 317, "<section aria-labelledby=\"grid\"><h2 id=\"grid\">Where they differ</h2><p class=\"key\" data-full><span class=\"swatch lift-n3\"></span>less in the second, under 1/4 of the first <span class=\"swatch lift-n2\"></span>to 1/2 <span class=\"swatch lift-n1\"></span>to 1 <span class=\"swatch lift-even\"></span>intervals overlap <span class=\"swatch lift-p1\"></span>1 to 2 times <span class=\"swatch lift-p2\"></span>2 to 4 <span class=\"swatch lift-p3\"></span>over 4 times the first</p>")
+						templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 317, "<section aria-labelledby=\"differences\"><h2 id=\"differences\">Where they differ</h2><p class=\"key\" data-full><span class=\"swatch lift-n3\"></span>less in the second, under 1/4 of the first <span class=\"swatch lift-n2\"></span>to 1/2 <span class=\"swatch lift-n1\"></span>to 1 <span class=\"swatch lift-even\"></span>intervals overlap <span class=\"swatch lift-p1\"></span>1 to 2 times <span class=\"swatch lift-p2\"></span>2 to 4 <span class=\"swatch lift-p3\"></span>over 4 times the first</p>")
 						if templ_7745c5c3_Err != nil {
 							return templ_7745c5c3_Err
 						}

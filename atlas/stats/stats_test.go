@@ -9,7 +9,19 @@ import (
 	"testing"
 )
 
-// reference is testdata/scipy.json: values of an independent implementation in NumPy 2.4.6 and SciPy 1.17.1.
+// reference is testdata/scipy.json: values of an independent implementation in NumPy 2.4.6 and SciPy 1.17.1, written from
+// these formulas alone (g clusters and n prompts in topic c, m_c their mean, a the mean of m over topics):
+//
+//	variances    g/(g-1) * sum over clusters (sum over its prompts (x - m_c))^2 / n^2
+//	log_ratio    log((m_c + a)/(m_rest + a)) / sqrt(v_c/(m_c + a)^2 + v_rest/(m_rest + a)^2), m_rest the mean of the other
+//	             topics' means, v_rest their variances' sum / (C-1)^2
+//	difference   (m_c - m_rest) / sqrt(v_c + v_rest)
+//	specificity  1 - scipy.stats.entropy(m) / ln C
+//	bootstrap    s = m + pseudo, r = sum of the other s; lift C s/(s+r); clusters drawn anew within topics; bounds
+//	             C/(1 + exp(-(L - q * e))) with L = log(s/r), e = sqrt(v_c/s^2 + v_rest/r^2) and q the 97.5 and 2.5 %
+//	             quantiles of (L* - L)/e*
+//	exact        all 252 labellings of ten values, the largest |Welch t|
+//	bh, wilson, pearson   scipy.stats.false_discovery_control, binomtest(...).proportion_ci("wilson"), pearsonr
 type reference struct {
 	X                      [][]float64 // [rows, cols]
 	Topic, Cluster, Length []int

@@ -345,6 +345,10 @@ func (m *expertMap) show(mode mapview.Mode) {
 	dom.ID("map-mode").Set("value", string(mode))
 	dom.Hide(dom.ID("map-topic-pick"), mode != mapview.Topic && mode != mapview.Difference)
 	dom.Hide(dom.ID("map-other-pick"), mode != mapview.Difference)
+	if m.data != nil && mode == mapview.Difference && m.data.Other == m.topic && len(m.data.Topics) > 1 {
+		m.data.Other = (m.topic + 1) % len(m.data.Topics)
+		dom.ID("map-other").Set("value", strconv.Itoa(m.data.Other))
+	}
 	m.resort()
 }
 
