@@ -168,8 +168,8 @@ func TestAProbeBatchRunsFromThePageToItsAtlas(t *testing.T) {
 
 	// One expert's page: every estimate with its interval.
 	b.click(".matrix tbody th a")
-	b.until(`document.querySelectorAll(".forest tbody tr").length === 3`)
-	if rows := eval[int](b, `[...document.querySelectorAll(".forest tbody tr")].filter(r => /\[.+, .+\]/.test(r.innerText)).length`); rows != 3 {
+	b.until(`document.querySelectorAll("[aria-labelledby=forest] tbody tr").length === 3`)
+	if rows := eval[int](b, `[...document.querySelectorAll("[aria-labelledby=forest] tbody tr")].filter(r => /\[.+, .+\]/.test(r.innerText)).length`); rows != 3 {
 		t.Errorf("%d of 3 topics show an interval", rows)
 	}
 	b.until(`document.querySelectorAll(".example-text mark").length > 0`)
