@@ -1,10 +1,13 @@
 package check
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"covey/engine/canon"
@@ -74,5 +77,27 @@ func TestSharedPagesHoldAllThatAttentionNeeds(t *testing.T) {
 				t.Fatalf("%s: logit %d is %v after shared pages and %v without", name, i, got[i], want[i])
 			}
 		}
+	}
+}
+
+// Published files of deepseek_v4 have no "model." before their names, and spell three of them otherwise.
+func TestPublishedNamesOfDeepSeekV4AreRead(t *testing.T) {
+	const from = "testdata/oracles/deepseek_v4"
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile(filepath.Join(from, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := binary.LittleEndian.Uint64(file)
+	head := strings.NewReplacer(`"model.embed_tokens.`, `"embed.`, `"model.hc_head.hc_`, `"hc_head_`, `.attn.norm.weight"`, `.attn.kv_norm.weight"`, `"model.`, `"`).Replace(string(file[8 : 8+size]))
+	file = append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...), file[8+size:]...)
+	if err := os.WriteFile(filepath.Join(dir, "model.safetensors"), file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Oracle(t.Context(), dir, "f32"); err != nil || !r.Pass {
+		t.Errorf("%+v, %v", r, err)
 	}
 }

@@ -69,7 +69,7 @@ func (z *compressedLayer) matrices() []*canon.Matrix {
 // compressed returns the jobs that read the attention block of layer i.
 func (l *loader) compressed(y *layer, i int) []job {
 	spec, a, c := l.spec, l.spec.Attention, l.spec.Attention.Compressed
-	at := fmt.Sprintf("model.layers.%d.attn.", i)
+	at := fmt.Sprintf("%slayers.%d.attn.", spec.Names.Root, i)
 	y.compressed = &compressedLayer{}
 	z := y.compressed
 	jobs := []job{

@@ -10,7 +10,8 @@ import (
 // experts by a table of tokens on the first layers, outputs turned back by the row's angle.
 func deepseekV4(c *config) Spec {
 	s := c.common()
-	s.Names = deepseekNames()
+	s.Names = deepseekNames("model.", "model.embed_tokens")
+	s.published = []Names{deepseekNames("", "embed")}
 	s.NormEps = float32(c.positive("rms_norm_eps", 1e-6))
 	a := Attention{Heads: c.integer("num_attention_heads", required, 1, 4096), KVHeads: 1, HeadDim: c.integer("head_dim", 512, 8, 4096)}
 	if kv := c.integer("num_key_value_heads", 1, 1, 4096); kv != 1 {
@@ -68,11 +69,11 @@ func deepseekV4(c *config) Spec {
 	return s
 }
 
-// deepseekNames are the names of DeepSeek's own files.
-func deepseekNames() Names {
-	const at = "model.layers.%d."
+// deepseekNames are the names of DeepSeek's own files, whose published ones have no root.
+func deepseekNames(root, embed string) Names {
+	at := root + "layers.%d."
 	return Names{
-		Embed: "model.embed_tokens", Norm: "model.norm.weight", Head: "head",
+		Root: root, Embed: embed, Norm: root + "norm.weight", Head: "head",
 		AttentionNorm: at + "attn_norm.weight", MLPNorm: at + "ffn_norm.weight",
 		Shared: [3]string{at + "ffn.shared_experts.w1", at + "ffn.shared_experts.w3", at + "ffn.shared_experts.w2"},
 		Expert: [3]string{at + "ffn.experts.%d.w1", at + "ffn.experts.%d.w3", at + "ffn.experts.%d.w2"},

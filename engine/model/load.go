@@ -326,7 +326,7 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 	}
 	jobs = append(jobs, l.norm(&t.norm, names.Norm)...)
 	if s := spec.Streams; s != nil {
-		jobs = append(jobs, l.mixer(&t.mixer, l.either("model.hc_head.hc_", "model.hc_head_"), s.Count, 1)...)
+		jobs = append(jobs, l.mixer(&t.mixer, l.either(names.Root+"hc_head.hc_", names.Root+"hc_head_"), s.Count, 1)...)
 	}
 
 	at := func(pattern string, layer int) string { return fmt.Sprintf(pattern, layer) }
@@ -349,8 +349,8 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 			jobs = append(jobs, l.groupedQuery(y, i)...)
 		}
 		if s := spec.Streams; s != nil {
-			jobs = append(jobs, l.mixer(&y.attentionMixer, stream(i, "attn"), (2+s.Count)*s.Count, 3)...)
-			jobs = append(jobs, l.mixer(&y.mlpMixer, stream(i, "ffn"), (2+s.Count)*s.Count, 3)...)
+			jobs = append(jobs, l.mixer(&y.attentionMixer, names.stream(i, "attn"), (2+s.Count)*s.Count, 3)...)
+			jobs = append(jobs, l.mixer(&y.mlpMixer, names.stream(i, "ffn"), (2+s.Count)*s.Count, 3)...)
 		}
 		if spec.Dense[i] {
 			jobs = append(jobs, l.record(&y.dense, three(names.Dense, i), spec.DenseInner, spec.MLPBias))

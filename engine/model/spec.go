@@ -67,6 +67,7 @@ const (
 // Names are the tensor names of an architecture as patterns: %d is the layer, a second %d the expert. Modules are given
 // without ".weight", since a packed module has several tensors.
 type Names struct {
+	Root                  string // what names begin with that are not listed here
 	Embed, Norm, Head     string
 	AttentionNorm         string
 	Q, K, V, O            string
@@ -103,6 +104,7 @@ type Spec struct {
 	Tied                  bool     // the head is the embedding unless the checkpoint stores both
 	EOS                   []int32  // tokens that end an answer, ascending
 	Names                 Names
+	published             []Names  // other spellings; the first whose embedding the checkpoint has counts if it has none by Names
 	Ignored               []string // configuration keys that were present and do not change the maths, ascending
 }
 
@@ -168,6 +170,11 @@ func ReadSpec(checkpoint *weights.Checkpoint) (*Spec, error) {
 	spec, err := parseSpec(checkpoint.Config())
 	if err != nil {
 		return nil, err
+	}
+	for _, names := range spec.published {
+		if !checkpoint.HasModule(spec.Names.Embed) && checkpoint.HasModule(names.Embed) {
+			spec.Names = names
+		}
 	}
 	if err := spec.addGenerationEOS(checkpoint); err != nil {
 		return nil, err

@@ -71,6 +71,6 @@ func (b *builder) joinLast(last *canon.Buffer, m *mixer) {
 }
 
 // stream names a layer's tensors of the mixer before a block.
-func stream(layer int, block string) string {
-	return fmt.Sprintf("model.layers.%d.hc_%s_", layer, block)
+func (n Names) stream(layer int, block string) string {
+	return fmt.Sprintf("%slayers.%d.hc_%s_", n.Root, layer, block)
 }
