@@ -55,8 +55,8 @@ static int64_t many_memory(const canon_matrix *m, int32_t mw) {
 }
 
 static covey_launch *fast_product(const canon_op *op, int32_t rows, int32_t v, covey_launch *at) {
-  int64_t few = few_memory(&op->m, 1, 1);
-  if (rows <= FEW_DENSE && few <= MOST_SHARED) return put(at, COVEY_K_matmul_few_int4_g32 + v, op, covey_ceil(op->m.rows, 16), covey_ceil(rows, FEW_ROWS), 1, 256, few);
+  int64_t few = few_memory(&op->m, 2, 1);    // DENSE_TILES of matmul.cu
+  if (rows <= FEW_DENSE && few <= MOST_SHARED) return put(at, COVEY_K_matmul_few_int4_g32 + v, op, covey_ceil(op->m.rows, 32), covey_ceil(rows, FEW_ROWS), 1, 256, few);
   return put(at, COVEY_K_matmul_many_int4_g32 + v, op, covey_ceil(op->m.rows, 128), covey_ceil(rows, 64), 1, 256, many_memory(&op->m, 4));
 }
 
@@ -84,9 +84,11 @@ static covey_launch *fast_experts(const canon_op *op, const canon_record *r, int
 static int32_t fast_attention(const canon_op *op, const covey_bucket *b, covey_launch **at) {
   int32_t group = op->i[1] / op->kv.heads, dim = op->kv.dim, form = op->kv.form;
   if (op->kv.single || op->i[3] != dim) return 0;
-  if (b->split && dim <= 256 && dim % 32 == 0) {
+  // Keys and values of a block in shared memory, both at once where they fit: attend_block_memory of attention.cu.
+  int64_t keys = (int64_t)CANON_BLOCK * dim * covey_form_bytes(form), block = 2 * keys <= 196608 ? 2 * keys : keys;
+  if (b->split && dim <= 256 && dim % 32 == 0 && block <= 196608) {
     int32_t heads = group % 4 == 0 ? 4 : group % 2 == 0 ? 2 : 1, kernel = heads == 4 ? COVEY_K_attend_blocks4_f32 : heads == 2 ? COVEY_K_attend_blocks2_f32 : COVEY_K_attend_blocks1_f32;
-    *at = put(*at, kernel + form, op, op->i[1] / heads, b->blocks, b->rows, 256, 0);
+    *at = put(*at, kernel + form, op, op->i[1] / heads, b->blocks, b->rows, 256, block);
     *at = put(*at, COVEY_K_attend_fold, op, op->i[1], b->rows, 1, dim, 0);
     return 1;
   }
