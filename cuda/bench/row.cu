@@ -5,7 +5,7 @@
 
 struct kernel { const char *name; void (*f)(covey_moe, int32_t); int warps, group; };
 static const kernel kernels[] = {
-  {"g64 w8", covey_moe_row_int4_g64_f16, 8, 64}, 
+  {"g64 w8", covey_moe_row_int4_g64_f16, 8, 64},
   {"g32 w8", covey_moe_row_int4_g32_f16, 8, 32}, {"g128 w8", covey_moe_row_int4_g128_f16, 8, 128},
 };
 enum { MOST = 232448 };
