@@ -270,6 +270,34 @@ CANON_FN void canon_rms(float *y, const float *x, const float *w, int32_t n, flo
     y[i] = v;
   }
 }
+// ---- gated delta net (rule 7) -------------------------------------------------------------------------------------------
+
+CANON_FN float canon_unit_factor(float sum_of_squares, float eps) { return 1.0f / sqrtf(sum_of_squares + eps); }
+// Decay of a value head: exp(-exp(A_log) * softplus(a + dt_bias)).
+CANON_FN float canon_decay(float a_log, float a, float shift) { return canon_expf(-canon_expf(a_log) * canon_softplusf(a + shift)); }
+// One row of one channel of the convolution: taps ascending, earlier rows first, then silu.
+CANON_FN float canon_convolve(const float *x, int32_t stride, const float *w, int32_t w_stride, int32_t taps) {
+  float acc = 0;
+  for (int32_t i = 0; i < taps; i++) acc = canon_fmaf(w[(int64_t)i * w_stride], x[(int64_t)i * stride], acc);
+  return canon_siluf(acc);
+}
+// One row of one channel j of a value head: state [key] with a stride, decayed, written and read.
+CANON_FN float canon_delta(float *s, int32_t stride, const float *q, const float *k, float v, float alpha, float beta, int32_t key) {
+  float read = 0, o = 0;
+  for (int32_t d = 0; d < key; d++) {
+    s[(int64_t)d * stride] = alpha * s[(int64_t)d * stride];
+    read = canon_fmaf(s[(int64_t)d * stride], k[d], read);
+  }
+  float delta = beta * (v - read);
+  for (int32_t d = 0; d < key; d++) {
+    s[(int64_t)d * stride] = canon_fmaf(k[d], delta, s[(int64_t)d * stride]);
+    o = canon_fmaf(s[(int64_t)d * stride], q[d], o);
+  }
+  return o;
+}
+
+// ---- further norms -----------------------------------------------------------------------------------------------------
+
 // LayerNorm; y may be x.
 CANON_FN void canon_layer_norm(float *y, const float *x, const float *w, const float *b, int32_t n, float eps) {
   float mean = canon_sum(x, n) / (float)n;

@@ -51,9 +51,11 @@ enum {
   CANON_OP_ADD_SCALED, // dst += src * f
   CANON_OP_SCALE,      // dst *= f
   CANON_OP_DIVIDE,     // dst /= f
+  CANON_OP_GATE,       // dst *= sigmoid(src)
   CANON_OP_CLAMP,      // dst into [f0, f1]
   CANON_OP_ROUTER,     // src logits to ids, weights; vec: bias; i: score, experts, k, groups, top groups, group max, normalise, first bit of its bans; f: eps, least sum, scale, threshold of the sparse mixer; table: experts by token, or null
   CANON_OP_FFN,        // dst = shared(src) * sigmoid(src2) + routed, src2 [1] or none; i: experts, k, activation; f: limit
+  CANON_OP_DELTA,      // src projections, src2 rates; vec: taps, decays, shifts, norm; i: key heads, value heads of each, key and value width, taps, place in the state; f: eps of the norm and of queries and keys, scale of queries
   CANON_OP_GATHER,     // dst[i] = src[logit_row[i]]
   CANON_OP_CHECK,      // rows of src must be finite
   CANON_OP_HEADS,      // dst of each head = m of the head times src of the head; i: heads, first channel in dst and in src
@@ -74,6 +76,8 @@ typedef struct {
   void *shared_block;       // null = no shared expert
   void **table;             // [experts] records, null = no routed experts
   const float *vec;
+  float *state;             // [slots, state_floats]
+  int64_t state_floats;
   int32_t *ids;             // [rows, k]
   float *weights;           // [rows, k]
   float f[4];
@@ -89,6 +93,7 @@ typedef struct {
   const int32_t *pages;                          // [sequences, pages_stride]
   const int32_t *logit_row;                      // [logit_rows]
   int32_t *faults;                               // [rows, 2] kind and label
+  const int32_t *states;                         // [sequences] slots of recurrent state; null = none
   uint64_t **bans;                               // [sequences] bits or null; null = none
 } canon_step;
 
@@ -155,6 +160,10 @@ int canon_rule_product(const canon_matrix *m, int32_t row, const uint8_t *codes,
 void canon_rule_norm(float *y, const float *x, const float *w, int32_t n, float eps, int32_t plus_one);
 void canon_rule_layer_norm(float *y, const float *x, const float *w, const float *b, int32_t n, float eps);
 void canon_rule_gated(int32_t activation, float limit, float *y, const float *gate, const float *up, int32_t n);
+// Gated delta net from position 0 on: projections [rows, ...] and rates [rows, 2 * heads * per] as of CANON_OP_DELTA, conv
+// [channels, taps] with all queries, all keys, all values; y [rows, heads * per * value]; -1 without memory.
+int canon_rule_delta_net(int32_t rows, int32_t heads, int32_t per, int32_t key, int32_t value, int32_t taps, const float *projections, const float *rates,
+                         const float *conv, const float *decay, const float *shift, const float *norm, float eps, float unit_eps, float *y);
 void canon_rule_rotate(float *x, int32_t rot, int32_t pairs, int32_t position, const float *inv, double factor);
 // keys [pos+1, dim] and values [pos+1, width] already rounded to their stored form; attends lo..pos, then the vectors of
 // memory [listed, dim], key and value in one; sink may be null.

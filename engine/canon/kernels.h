@@ -52,6 +52,10 @@ typedef struct {
   void (*product)(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r);
   void (*norm)(float *y, const float *x, const float *w, int32_t n, float eps, int plus_one);
   void (*layer_norm)(float *y, const float *x, const float *w, const float *b, int32_t n, float eps);
+  void (*gate)(float *y, const float *x, int32_t n);                  // y * sigmoid(x)
+  void (*unit)(float *x, int32_t n, float eps);                       // x / sqrt(sum of squares + eps)
+  void (*convolve)(float *y, const float *earlier, const float *x, const float *w, int32_t taps, int32_t n);
+  void (*delta)(float *state, const float *q, const float *k, const float *v, float alpha, float beta, float *o, int32_t key, int32_t value);
   void (*swiglu)(float *y, const float *gate, const float *up, int32_t n);
   void (*gated)(int32_t activation, float limit, float *y, const float *gate, const float *up, int32_t n);   // canon_gated
   void (*add)(float *y, const float *x, int32_t n);

@@ -146,8 +146,6 @@ static inline vf v_sigmoid(vf x) { vf one = v_set(1.0f); return v_div(one, v_add
 static inline vf v_silu(vf x) { return v_mul(x, v_sigmoid(x)); }
 
 static void lanes_swiglu(float *y, const float *x, const float *z, int32_t n) { ELEMENTWISE(v_mul(v_silu(b), c)) }
-#include "kernels_blocks.h"
-
 static void lanes_add(float *y, const float *x, int32_t n) { const float *z = x; ELEMENTWISE(v_add(a, b)) }
 static void lanes_add_scaled(float *y, const float *x, float f, int32_t n) { const float *z = x; vf s = v_set(f); ELEMENTWISE(v_add(a, v_mul(b, s))) }
 static void lanes_scale(float *y, float f, int32_t n) { const float *x = y, *z = y; vf s = v_set(f); ELEMENTWISE(v_mul(a, s)) }
@@ -156,6 +154,8 @@ static void lanes_exp_minus(float *y, const float *x, float m, int32_t n) { cons
 static void lanes_sigmoid(float *y, const float *x, int32_t n) { const float *z = x; ELEMENTWISE(v_sigmoid(b)) }
 static void lanes_divide(float *y, float d, int32_t n) { const float *x = y, *z = y; vf s = v_set(d); ELEMENTWISE(v_div(a, s)) }
 static void lanes_fold(float *y, const float *x, float old, float fresh, int32_t n) { const float *z = x; vf s = v_set(old), t = v_set(fresh); ELEMENTWISE(v_fma(a, s, v_mul(b, t))) }
+#include "kernels_blocks.h"
+
 // max(lo, y) and min(hi, y) return their second operand for NaN, which keeps it.
 static void lanes_clamp(float *y, float lo, float hi, int32_t n) { const float *x = y, *z = y; vf s = v_set(lo), t = v_set(hi); ELEMENTWISE(v_min(t, v_max(s, a))) }
 
@@ -399,6 +399,7 @@ static void lanes_pool(float *m, float *l, float *o, const float *gate, const fl
 
 #define LANES_TABLE(PRODUCT, QUANTISE)                                                                                   \
   {.quantise = QUANTISE, .product = PRODUCT, .norm = lanes_norm, .layer_norm = lanes_layer_norm,     \
+   .gate = lanes_gate, .unit = lanes_unit, .convolve = lanes_convolve, .delta = lanes_delta,                              \
    .swiglu = lanes_swiglu, .gated = lanes_gated, .add = lanes_add,                                                        \
    .add_scaled = lanes_add_scaled, .scale = lanes_scale, .clamp = lanes_clamp, .accumulate = lanes_accumulate,           \
    .exp_minus = lanes_exp_minus, .sigmoid = lanes_sigmoid, .divide = lanes_divide, .fold = lanes_fold, .rotate = lanes_rotate,                     \

@@ -109,6 +109,9 @@ int canon_program_add(canon_program *p, const canon_op *op) {
     case CANON_OP_INDEX:
       canon_index_needs(p, op);
       return place(p, op, PHASE_SCORE, 0) || place(p, op, PHASE_SELECT, 0);
+    case CANON_OP_DELTA:
+      canon_delta_needs(p, op);
+      return place(p, op, PHASE_DELTA, 0);
     case CANON_OP_FFN: {
       canon_ffn_needs(p, op);
       if (place(p, op, PHASE_UP, op->dst.logits) || place(p, op, PHASE_DOWN, op->dst.logits)) return 1;
@@ -152,6 +155,7 @@ static int64_t lay(canon_program *p, uint8_t *base) {
   p->routed_out = take(base, &at, p->slots * p->routed_floats * 4);
   p->order_row = take(base, &at, p->slots * 4);
   p->order_slot = take(base, &at, p->slots * 4);
+  p->first_row = take(base, &at, p->delta ? rows * 4 : 0);
   p->count = take(base, &at, (p->experts + 1) * 4);
   p->items = take(base, &at, (p->experts + 1) * (int64_t)sizeof *p->items);
   p->thread_floats = (p->thread_floats + 15) & ~(int64_t)15;
@@ -254,6 +258,7 @@ static int64_t chunks_of(canon_program *p, const canon_phase *ph, int32_t rows) 
       }
       p->first_chunk[ph->count] = chunks;
       return chunks;
+    case PHASE_DELTA: canon_delta_prepare(p, op, &chunks); return chunks;
     case PHASE_HEADS: canon_heads_prepare(p, op, &chunks); return chunks;
     case PHASE_POOL: canon_pool_prepare(p, op, &chunks); return chunks;
     case PHASE_SCORE: canon_score_prepare(p, op, &chunks); return chunks;
@@ -299,6 +304,7 @@ static void run(void *ctx, int32_t index, int64_t chunk, int32_t thread) {
       return;
     }
     case PHASE_PRODUCT: product_chunk(p, ph, chunk); return;
+    case PHASE_DELTA: canon_delta_chunk(p, op, chunk, thread); return;
     case PHASE_HEADS: canon_heads_chunk(p, op, chunk); return;
     case PHASE_POOL: canon_pool_chunk(p, op, chunk); return;
     case PHASE_SCORE: canon_score_chunk(p, op, chunk, thread); return;

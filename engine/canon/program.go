@@ -69,6 +69,7 @@ type Program struct {
 	routers []RouterSpec
 	tables  []routed // in the order of the operations that read them
 	kvs     []*KV
+	state   *State       // nil = nothing recurrent
 	ops     []C.canon_op // as added, for Image
 	buffers []Block
 	choices []*Choice

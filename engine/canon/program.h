@@ -12,7 +12,7 @@ enum {
 
 // What a phase does. Rows: a run of row operations, each row through all of them while it is in the cache. The others are
 // split over outputs.
-enum { PHASE_ROWS, PHASE_PRODUCT, PHASE_HEADS, PHASE_SCORE, PHASE_SELECT, PHASE_POOL, PHASE_ATTEND, PHASE_UP, PHASE_DOWN };
+enum { PHASE_ROWS, PHASE_DELTA, PHASE_PRODUCT, PHASE_HEADS, PHASE_SCORE, PHASE_SELECT, PHASE_POOL, PHASE_ATTEND, PHASE_UP, PHASE_DOWN };
 typedef struct { int32_t kind, first, count, logits; } canon_phase;
 
 // One group of rows that go through one record: all rows for a shared expert, the rows that chose it for a routed one.
@@ -40,18 +40,20 @@ struct canon_program {
   int64_t inner_bytes[2], inner_groups[2], inner_floats[2];  // between up and down: shared, routed
   int64_t routed_floats;                // outputs of routed experts, one row a (row, rank)
   int64_t experts, slots;
+  int32_t delta;                        // there is recurrent state
   int64_t thread_floats, split_floats, score_floats;   // a thread; in all; one list of scores
 
   // Scratch.
   canon_codes codes, inner[2];          // strides are set for each operation
   float *inner_float[2], *routed_out, *per_thread, *partial, *scores;
   int32_t *order_row, *order_slot, *count;
+  int32_t *first_row;                   // [rows] first rows of the step's sequences
   canon_item *items;
 
   // The running step.
   const canon_kernels *k;
   canon_step *step;
-  int32_t item_n, split, split_blocks, parts, score_blocks;
+  int32_t first_n, item_n, split, split_blocks, parts, score_blocks;
   int64_t *first_chunk;                 // [ops of a product phase + 1]
   int32_t *tiles_per_chunk;
   int32_t begin;                        // first phase of the running part
@@ -82,6 +84,9 @@ void canon_ffn_up(canon_program *p, const canon_op *op, int64_t chunk);
 void canon_ffn_down(canon_program *p, const canon_op *op, int64_t chunk);
 void canon_route(canon_program *p, const canon_op *op, int32_t row, float *scratch);
 void canon_ffn_needs(canon_program *p, const canon_op *op);
+void canon_delta_needs(canon_program *p, const canon_op *op);
+void canon_delta_prepare(canon_program *p, const canon_op *op, int64_t *chunks);
+void canon_delta_chunk(canon_program *p, const canon_op *op, int64_t chunk, int32_t thread);
 void canon_attend_needs(canon_program *p, const canon_op *op);
 
 static inline int32_t canon_rows_of(const canon_program *p, int32_t logits) { return logits ? p->step->logit_rows : p->step->rows; }

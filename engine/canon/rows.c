@@ -209,6 +209,7 @@ static void row_op(canon_program *p, const canon_op *op, int32_t row, int32_t th
     case CANON_OP_ADD: k->add(dst, src, n); return;
     case CANON_OP_ADD_SCALED: k->add_scaled(dst, src, op->f[0], n); return;
     case CANON_OP_SCALE: k->scale(dst, op->f[0], n); return;
+    case CANON_OP_GATE: k->gate(dst, src, n); return;
     case CANON_OP_DIVIDE: k->divide(dst, op->f[0], n); return;
     case CANON_OP_CLAMP: k->clamp(dst, op->f[0], op->f[1], n); return;
     case CANON_OP_ROUTER: canon_route(p, op, row, p->per_thread + thread * p->thread_floats); return;

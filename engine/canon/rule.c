@@ -56,6 +56,38 @@ void canon_rule_gated(int32_t activation, float limit, float *y, const float *ga
   for (int32_t i = 0; i < n; i++) y[i] = canon_gated(activation, gate[i], up[i], limit);
 }
 
+int canon_rule_delta_net(int32_t rows, int32_t heads, int32_t per, int32_t key, int32_t value, int32_t taps, const float *projections, const float *rates,
+                         const float *conv, const float *decay, const float *shift, const float *norm, float eps, float unit_eps, float *y) {
+  int32_t block = 2 * key + 2 * per * value;
+  float *state = calloc((size_t)key * value + 2 * key + 2 * value + taps, sizeof *state);
+  if (!state) return -1;
+  float *q = state + (int64_t)key * value, *k = q + key, *v = k + key, *o = v + value, *x = o + value;
+  for (int32_t h = 0; h < heads * per; h++) {
+    int32_t g = h / per, i = h % per;
+    memset(state, 0, (size_t)key * value * sizeof *state);
+    for (int32_t r = 0; r < rows; r++) {
+      for (int32_t c = 0; c < 2 * key + value; c++) {          // queries, keys, the values of this head
+        int32_t at = c < 2 * key ? c : c + i * value, channel = c < key ? g * key + c : c < 2 * key ? (heads + g - 1) * key + c : 2 * (heads - 1) * key + h * value + c;
+        for (int32_t t = 0; t < taps; t++) {
+          int32_t from = r - (taps - 1) + t;
+          x[t] = from < 0 ? 0 : projections[((int64_t)from * heads + g) * block + at];
+        }
+        q[c] = canon_convolve(x, 1, conv + (int64_t)channel * taps, 1, taps);   // k and v follow q
+      }
+      float fq = canon_unit_factor(canon_dot(q, q, key), unit_eps), fk = canon_unit_factor(canon_dot(k, k, key), unit_eps);
+      for (int32_t d = 0; d < key; d++) { q[d] = (q[d] * fq) * canon_attention_scale(key); k[d] = k[d] * fk; }
+      const float *ba = rates + ((int64_t)r * heads + g) * 2 * per;
+      float beta = canon_sigmoidf(ba[i]), alpha = canon_decay(decay[h], ba[per + i], shift[h]);
+      for (int32_t j = 0; j < value; j++) o[j] = canon_delta(state + j, value, q, k, v[j], alpha, beta, key);
+      canon_rms(o, o, norm, value, eps, 0);
+      const float *z = projections + ((int64_t)r * heads + g) * block + 2 * key + per * value + i * value;
+      for (int32_t j = 0; j < value; j++) y[((int64_t)r * heads * per + h) * value + j] = canon_siluf(z[j]) * o[j];
+    }
+  }
+  free(state);
+  return 0;
+}
+
 void canon_rule_rotate(float *x, int32_t rot, int32_t pairs, int32_t position, const float *inv, double factor) {
   for (int32_t j = 0; j < rot / 2; j++) {
     float c, s;

@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 )
 
@@ -81,6 +82,19 @@ func RuleGated(a Activation, gate, up []float32) []float32 {
 	y := make([]float32, len(gate))
 	C.canon_rule_gated(C.int32_t(a.Kind), C.float(a.Limit), floats(y), floats(gate), floats(up), C.int32_t(len(gate)))
 	return y
+}
+
+// RuleDeltaNet is rule 7's gated delta net over a sequence from its position 0 on: projections and rates by row, as of
+// Program.DeltaNet.
+func RuleDeltaNet(d DeltaNet, projections, rates [][]float32) ([][]float32, error) {
+	values := d.ValueHeads * d.ValueDim
+	y := make([]float32, len(projections)*values)
+	p, r := slices.Concat(projections...), slices.Concat(rates...)
+	if C.canon_rule_delta_net(C.int32_t(len(projections)), C.int32_t(d.KeyHeads), C.int32_t(d.ValueHeads/d.KeyHeads), C.int32_t(d.KeyDim), C.int32_t(d.ValueDim), C.int32_t(d.Taps),
+		floats(p), floats(r), floats(d.Conv), floats(d.Decay), floats(d.Shift), floats(d.Norm), C.float(d.Eps), deltaEps, floats(y)) != 0 {
+		return nil, fmt.Errorf("canon: rule: out of memory")
+	}
+	return slices.Collect(slices.Chunk(y, values)), nil
 }
 
 // RuleRotate turns the first Rot channels of x in place.

@@ -8,6 +8,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unsafe"
 )
@@ -61,6 +62,7 @@ type Step struct {
 	Positions []int32   // [rows] position in the row's sequence, from 0
 	Sequence  []int32   // [rows] sequence slot of the row
 	Pages     [][]int32 // [slots] KV page ids of each sequence; page i holds positions 64i..64i+63
+	States    []int32   // [slots] slot of each sequence in the program's State; nil where it has none
 	LogitRows []int32   // rows whose logits are wanted; their order is the order of logit buffers
 	Banned    []*Ban    // [slots] experts removed from the routers' choice; nil = none at all, a nil entry = none for it
 }
@@ -108,10 +110,10 @@ func (b *Ban) Add(router, id int) error {
 
 // stepMemory is the step as C reads it, off-heap, sized once.
 type stepMemory struct {
-	tokens, positions, sequence, pages, logitRows, faults []int32
-	bans                                                  []byte
-	banWords                                              int
-	banPtrs                                               []byte
+	tokens, positions, sequence, pages, states, logitRows, faults []int32
+	bans                                                          []byte
+	banWords                                                      int
+	banPtrs                                                       []byte
 }
 
 func (m *stepMemory) allocate(a *Arena, lim Limits, routers []RouterSpec) error {
@@ -125,7 +127,7 @@ func (m *stepMemory) allocate(a *Arena, lim Limits, routers []RouterSpec) error 
 	}
 	m.tokens, m.positions, m.sequence = ints(lim.Rows), ints(lim.Rows), ints(lim.Rows)
 	m.logitRows, m.faults = ints(lim.LogitRows), ints(lim.Rows*2)
-	m.pages = ints(lim.Sequences * lim.Pages)
+	m.pages, m.states = ints(lim.Sequences*lim.Pages), ints(lim.Sequences)
 	total := 0
 	for _, r := range routers {
 		total += r.Experts
@@ -171,6 +173,16 @@ func (p *Program) check(s *Step) error {
 				if id < 0 || int(id) >= kv.spec.Pages {
 					return bad("sequence %d names page %d of %d", i, id, kv.spec.Pages)
 				}
+			}
+		}
+	}
+	if p.state != nil {
+		if len(s.States) != len(s.Pages) {
+			return bad("slots of state for %d of %d sequences", len(s.States), len(s.Pages))
+		}
+		for i, slot := range s.States {
+			if slot < 0 || int(slot) >= p.state.slots || slices.Contains(s.States[:i], slot) {
+				return bad("sequence %d names slot %d of %d for its state, or shares it", i, slot, p.state.slots)
 			}
 		}
 	}
@@ -224,6 +236,7 @@ func (p *Program) run(s *Step, ready func(router int) error) error {
 	copy(m.positions, s.Positions)
 	copy(m.sequence, s.Sequence)
 	copy(m.logitRows, s.LogitRows)
+	copy(m.states, s.States)
 	for i, pages := range s.Pages {
 		copy(m.pages[i*p.lim.Pages:], pages)
 	}
@@ -242,6 +255,7 @@ func (p *Program) run(s *Step, ready func(router int) error) error {
 	}
 	c.rows, c.logit_rows, c.pages_stride = C.int32_t(len(s.Tokens)), C.int32_t(len(s.LogitRows)), C.int32_t(p.lim.Pages)
 	c.tokens, c.positions, c.sequence = (*C.int32_t)(&m.tokens[0]), (*C.int32_t)(&m.positions[0]), (*C.int32_t)(&m.sequence[0])
+	c.states = (*C.int32_t)(&m.states[0])
 	c.pages, c.logit_row, c.faults = (*C.int32_t)(&m.pages[0]), (*C.int32_t)(&m.logitRows[0]), (*C.int32_t)(&m.faults[0])
 	clear(m.faults[:2*len(s.Tokens)])
 	faults, all := C.int(0), C.int32_t(1<<30)
