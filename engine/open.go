@@ -125,7 +125,7 @@ func (e *Engine) open(ctx context.Context, c Config, checkpoint *weights.Checkpo
 	e.describe(c, spec, info)
 	e.scheduler, err = sched.New(sched.Options{
 		Model: stepper{e.model},
-		KV:    kv.New(info.KVPages, e.model.ZeroPage),
+		KV:    kv.New(info.KVPages, info.States, e.model.ZeroPage),
 		Decoder: func() sched.Decoder {
 			return &decoder{Stream: e.tokenizer.Stream(true, keep...), tokenizer: e.tokenizer}
 		},

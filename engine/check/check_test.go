@@ -42,8 +42,14 @@ func TestForwardPassAgreesWithTheOracles(t *testing.T) {
 				continue
 			}
 			t.Logf("%s, %s: %+v", filepath.Base(dir), activations, r)
-			quantised := activations == "int8" && filepath.Base(dir) == "gpt_oss_mxfp4"
-			if !r.Pass || r.ArgmaxAgree != 1 || !quantised && (r.WeightDiff > 1e-5 || r.KLMean > 1e-9) {
+			weight, kl := 1e-5, 1e-9
+			switch name := filepath.Base(dir); {
+			case name == "gpt_oss_mxfp4" && activations == "int8": // quantised activations: the report's own tolerance counts
+				weight, kl = 1, 1
+			case name == "qwen3_next": // what rounding becomes in a state that sums up the sequence
+				weight, kl = 1e-4, 1e-8
+			}
+			if !r.Pass || r.ArgmaxAgree != 1 || r.WeightDiff > weight || r.KLMean > kl {
 				t.Errorf("%s, %s: %+v", dir, activations, r)
 			}
 		}
@@ -60,6 +66,9 @@ func TestOracleFailsOnOtherMaths(t *testing.T) {
 		{"olmoe", "norm_topk_prob", "true"},
 		{"olmoe", "clip_qkv", "1.0"},
 		{"qwen2_moe", "norm_topk_prob", "true"},
+		{"qwen3_next", "norm_topk_prob", "false"},
+		{"qwen3_next", "rms_norm_eps", "1e-3"},
+		{"qwen3_next", "rope_parameters", `{"partial_rotary_factor":0.5,"rope_theta":10000.0,"rope_type":"default"}`},
 		{"ernie4_5_moe", "rope_parameters", `{"rope_theta":10000.0,"rope_type":"default"}`},
 		{"granitemoe", "residual_multiplier", "1.0"},
 		{"granitemoe", "attention_multiplier", "0.25"},

@@ -39,7 +39,7 @@ type driver struct {
 }
 
 func newDriver(m *model.Model, chunk int, all bool, seen func(row) error) *driver {
-	return &driver{model: m, cache: kv.New(m.Info().KVPages, m.ZeroPage), chunk: chunk, all: all, seen: seen}
+	return &driver{model: m, cache: kv.New(m.Info().KVPages, m.Info().States, m.ZeroPage), chunk: chunk, all: all, seen: seen}
 }
 
 // run prefills all prompts and then generates n tokens greedily for each, stopping for nothing. Prompts share steps in
@@ -90,7 +90,7 @@ func (d *driver) step(sequences []sequence, n int) (bool, error) {
 	info := d.model.Info()
 	for i := range sequences {
 		s := &sequences[i]
-		b.Pages = append(b.Pages, s.pages.Pages())
+		b.Pages, b.States = append(b.Pages, s.pages.Pages()), append(b.States, s.pages.State())
 		first := s.pages.Len()
 		last := min(first+d.chunk, len(s.tokens), first+info.MaxRows-len(rows))
 		if len(s.tokens) == s.prompt+n && n > 0 {

@@ -5,6 +5,9 @@
 // later prompt of the same owner with equal leading tokens starts from them. Reuse cannot change a result: the stored
 // keys and values depend on the tokens alone (numerics rule 6).
 //
+// A model with recurrent state keeps some of each sequence's past outside its pages, in a slot of its own. Keys and values
+// without the state behind them are no use to another sequence, so such a cache reuses nothing.
+//
 // A page changes owner only after it was cleared. Pages without a sequence are evicted least recently used first, leaves
 // before their parents.
 package kv
@@ -30,7 +33,10 @@ type Cache struct {
 	used   []bool           // [pages] the page holds somebody's content, even if it is free now
 	roots  map[string]*node // per owner
 	idle   list.List        // *node without sequences, least recently used first
-	inUse  int              // pages held by open sequences, shared ones once
+	states []int32          // free slots of recurrent state
+
+	recurrent bool // sequences have such slots
+	inUse     int  // pages held by open sequences, shared ones once
 }
 
 // node is one whole page in an owner's prefix tree.
@@ -43,15 +49,19 @@ type node struct {
 	place    *list.Element // in idle; nil while refs > 0
 }
 
-// New makes a cache over pages numbered 0..pages-1. clear must overwrite the page's content in every layer; it is
-// called before a page that held one owner's content is given to another.
-func New(pages int, clear func(page int32)) *Cache {
-	if pages < 0 || clear == nil {
+// New makes a cache over pages numbered 0..pages-1 and as many slots of recurrent state as states, 0 for a model without.
+// clear must overwrite the page's content in every layer; it is called before a page that held one owner's content is given
+// to another.
+func New(pages, states int, clear func(page int32)) *Cache {
+	if pages < 0 || states < 0 || clear == nil {
 		panic("kv: New needs a page count and a clear function")
 	}
-	c := &Cache{clear: clear, owners: make([]string, pages), used: make([]bool, pages), roots: map[string]*node{}}
+	c := &Cache{clear: clear, owners: make([]string, pages), used: make([]bool, pages), roots: map[string]*node{}, recurrent: states > 0}
 	for p := pages - 1; p >= 0; p-- {
 		c.free = append(c.free, int32(p))
+	}
+	for s := states - 1; s >= 0; s-- {
+		c.states = append(c.states, int32(s))
 	}
 	return c
 }
@@ -62,6 +72,7 @@ type Sequence struct {
 	owner  string
 	tokens []int32 // tokens whose keys and values are in pages
 	pages  []int32
+	state  int32   // slot of recurrent state; -1 = none
 	nodes  []*node // the leading pages that are in the index; len(nodes) <= len(pages)
 	closed bool
 }
@@ -90,8 +101,8 @@ func pagesFor(n int) int { return (n + PageTokens - 1) / PageTokens }
 // how many, and the caller goes on from there. At least one prompt token is always left to compute, because its logits
 // are needed. The empty owner shares with nobody. prompt is not kept.
 func (c *Cache) Open(owner string, prompt []int32, reuse int) *Sequence {
-	s := &Sequence{cache: c, owner: owner}
-	if owner == "" {
+	s := &Sequence{cache: c, owner: owner, state: -1}
+	if owner == "" || c.recurrent {
 		return s
 	}
 	limit := min(reuse, len(prompt)-1)
@@ -109,15 +120,18 @@ func (c *Cache) Open(owner string, prompt []int32, reuse int) *Sequence {
 	return s
 }
 
-// Reserve makes sure that positions 0..n-1 have pages. On ErrFull the sequence is as before.
+// Reserve makes sure that positions 0..n-1 have pages, and the sequence a slot of recurrent state where there is one. On ErrFull the sequence is as before.
 func (s *Sequence) Reserve(n int) error {
 	s.open()
 	need := pagesFor(n) - len(s.pages)
-	if need <= 0 {
-		return nil
+	if s.cache.recurrent && s.state < 0 && len(s.cache.states) == 0 {
+		return fmt.Errorf("%w: no slot of recurrent state", ErrFull)
 	}
 	if have := s.cache.Available(); have < need {
 		return fmt.Errorf("%w: %d more needed for %d tokens, %d available of %d", ErrFull, need, n, have, len(s.cache.used))
+	}
+	if last := len(s.cache.states) - 1; last >= 0 && s.state < 0 {
+		s.state, s.cache.states = s.cache.states[last], s.cache.states[:last]
 	}
 	for range need {
 		s.pages = append(s.pages, s.cache.take(s.owner))
@@ -133,7 +147,7 @@ func (s *Sequence) Append(tokens ...int32) {
 	if len(s.tokens) > len(s.pages)*PageTokens {
 		panic("kv: Append beyond the reserved pages")
 	}
-	if s.owner == "" {
+	if s.owner == "" || s.cache.recurrent {
 		return
 	}
 	for len(s.nodes) < len(s.tokens)/PageTokens {
@@ -146,6 +160,9 @@ func (s *Sequence) Append(tokens ...int32) {
 
 // Pages lists the sequence's pages in order of position; it stays valid until the next Reserve or Close.
 func (s *Sequence) Pages() []int32 { return s.pages }
+
+// State is the sequence's slot of recurrent state once it has reserved positions; -1 where there is none.
+func (s *Sequence) State() int32 { return s.state }
 
 // Len is the number of positions written.
 func (s *Sequence) Len() int { return len(s.tokens) }
@@ -164,6 +181,10 @@ func (s *Sequence) Close() {
 	for _, page := range s.pages[len(s.nodes):] {
 		c.free = append(c.free, page)
 		c.inUse--
+	}
+	if s.state >= 0 {
+		c.states = append(c.states, s.state)
+		s.state = -1
 	}
 	s.pages, s.nodes = nil, nil
 }

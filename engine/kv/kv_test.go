@@ -29,7 +29,7 @@ func write(t *testing.T, s *Sequence, list []int32) {
 }
 
 func TestWholePagesAreReusedByTheSameOwner(t *testing.T) {
-	c := New(8, ignore)
+	c := New(8, 0, ignore)
 	prompt := tokens(0, 200)
 	first := c.Open("ann", prompt, len(prompt))
 	if first.Len() != 0 {
@@ -68,7 +68,7 @@ func TestWholePagesAreReusedByTheSameOwner(t *testing.T) {
 }
 
 func TestRunningSequencesSharePages(t *testing.T) {
-	c := New(4, ignore)
+	c := New(4, 0, ignore)
 	prompt := tokens(0, 130)
 	a := c.Open("ann", prompt, 130)
 	write(t, a, prompt)
@@ -92,7 +92,7 @@ func TestRunningSequencesSharePages(t *testing.T) {
 
 func TestPagesAreClearedBeforeAnotherOwnerGetsThem(t *testing.T) {
 	var cleared []int32
-	c := New(2, func(page int32) { cleared = append(cleared, page) })
+	c := New(2, 0, func(page int32) { cleared = append(cleared, page) })
 	a := c.Open("ann", nil, 0)
 	write(t, a, tokens(0, 128))
 	a.Close()
@@ -123,8 +123,38 @@ func TestPagesAreClearedBeforeAnotherOwnerGetsThem(t *testing.T) {
 	}
 }
 
+// Keys and values without the state behind them are no use: a cache with recurrent state reuses nothing, even for equal
+// prompts of one owner, and every open sequence has a slot of its own.
+func TestRecurrentSequencesHaveASlotAndReuseNoPages(t *testing.T) {
+	c := New(8, 2, ignore)
+	prompt := make([]int32, 2*PageTokens+1)
+	a := c.Open("ann", prompt, len(prompt))
+	if a.State() != -1 {
+		t.Errorf("slot %d before anything is reserved", a.State())
+	}
+	if err := a.Reserve(len(prompt)); err != nil {
+		t.Fatal(err)
+	}
+	a.Append(prompt...)
+	b := c.Open("ann", prompt, len(prompt))
+	if err := b.Reserve(1); err != nil || b.Len() != 0 || a.State() != 0 || b.State() != 1 {
+		t.Errorf("%d tokens reused, slots %d and %d, %v; want 0 tokens and slots 0 and 1", b.Len(), a.State(), b.State(), err)
+	}
+	full := c.Open("", nil, 0)
+	if err := full.Reserve(1); !errors.Is(err, ErrFull) {
+		t.Errorf("a third of two slots: %v", err)
+	}
+	a.Close()
+	if err := full.Reserve(1); err != nil || full.State() != 0 {
+		t.Errorf("slot %d, %v, want the one that was given back", full.State(), err)
+	}
+	if s := c.Stats(); s.Idle != 0 {
+		t.Errorf("%d pages kept for reuse", s.Idle)
+	}
+}
+
 func TestReserveFailsWholeWhenPagesRunOut(t *testing.T) {
-	c := New(3, ignore)
+	c := New(3, 0, ignore)
 	a, b := c.Open("", nil, 0), c.Open("", nil, 0)
 	write(t, a, tokens(0, 65))
 	if err := b.Reserve(65); !errors.Is(err, ErrFull) {
@@ -140,7 +170,7 @@ func TestReserveFailsWholeWhenPagesRunOut(t *testing.T) {
 }
 
 func TestLeastRecentlyUsedLeafIsEvictedFirst(t *testing.T) {
-	c := New(4, ignore)
+	c := New(4, 0, ignore)
 	old, young := tokens(0, 128), tokens(1000, 128)
 	for _, list := range [][]int32{old, young} {
 		s := c.Open("ann", nil, 0)
@@ -164,7 +194,7 @@ func TestLeastRecentlyUsedLeafIsEvictedFirst(t *testing.T) {
 
 func TestForgetDropsAnOwnersIdlePages(t *testing.T) {
 	var cleared []int32
-	c := New(4, func(page int32) { cleared = append(cleared, page) })
+	c := New(4, 0, func(page int32) { cleared = append(cleared, page) })
 	for _, owner := range []string{"ann", "bob"} {
 		s := c.Open(owner, nil, 0)
 		write(t, s, tokens(0, 128))
@@ -192,7 +222,7 @@ func TestRandomUseKeepsContentApart(t *testing.T) {
 	for p := range content {
 		content[p] = make([]string, PageTokens)
 	}
-	c := New(pages, func(page int32) { clear(content[page]) })
+	c := New(pages, 0, func(page int32) { clear(content[page]) })
 	type live struct {
 		*Sequence
 		owner string

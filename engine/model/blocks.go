@@ -26,9 +26,9 @@ func (c *config) windowEverywhere(layers int) []int {
 	return slices.Repeat([]int{window}, layers)
 }
 
-// windows gives the layers that layer_types calls sliding_attention the window; without that key the layers that absent
-// picks. Windows of 0 are refused where one is needed.
-func (c *config) windows(layers, window int, absent func(layer int) bool) []int {
+// layerTypes marks the layers that layer_types calls by the given name, all others being full_attention; without that key
+// the layers that absent picks.
+func (c *config) layerTypes(layers int, name string, absent func(layer int) bool) []bool {
 	var types []string
 	v, given := c.value("layer_types")
 	if given {
@@ -37,18 +37,27 @@ func (c *config) windows(layers, window int, absent func(layer int) bool) []int 
 			types = slices.Repeat([]string{"full_attention"}, layers)
 		}
 	}
-	out := make([]int, layers)
-	for l := range out {
-		sliding := !given && absent(l)
+	marked := make([]bool, layers)
+	for l := range marked {
+		marked[l] = !given && absent(l)
 		if given {
 			switch types[l] {
-			case "sliding_attention":
-				sliding = true
+			case name:
+				marked[l] = true
 			case "full_attention":
 			default:
-				c.refuse("layer_types", "layer %d: %q is not supported; full_attention and sliding_attention are", l, types[l])
+				c.refuse("layer_types", "layer %d: %q is not supported; full_attention and %s are", l, types[l], name)
 			}
 		}
+	}
+	return marked
+}
+
+// windows gives the layers that layer_types calls sliding_attention the window; without that key the layers that absent
+// picks. Windows of 0 are refused where one is needed.
+func (c *config) windows(layers, window int, absent func(layer int) bool) []int {
+	out := make([]int, layers)
+	for l, sliding := range c.layerTypes(layers, "sliding_attention", absent) {
 		if sliding {
 			if window < 1 {
 				c.refuse("sliding_window", "missing or zero, but layer %d has a window", l)

@@ -25,7 +25,7 @@ const (
 func (s *Spec) caches(form canon.Form, pages int) map[cacheName]canon.KVSpec {
 	a := s.Attention
 	list := map[cacheName]canon.KVSpec{
-		cacheKV: {Layers: s.Layers, Heads: a.KVHeads, Dim: a.HeadDim, Pages: pages, Form: form, Single: a.Latent != nil || a.Compressed != nil},
+		cacheKV: {Layers: s.attentionPlace(s.Layers), Heads: a.KVHeads, Dim: a.HeadDim, Pages: pages, Form: form, Single: a.Latent != nil || a.Compressed != nil},
 	}
 	if a.Latent != nil && a.Latent.Index != nil {
 		list[cacheIndex] = canon.KVSpec{Layers: a.Latent.Index.place(s.Layers), Heads: 1, Dim: a.Latent.Index.Dim, Pages: pages, Form: form, Single: true}

@@ -38,6 +38,7 @@ type layer struct {
 	table                  []int32          // [vocab, top-k] experts by token; nil = the router chooses
 	attentionMixer         mixer            // of residual streams
 	mlpMixer               mixer
+	delta                  *deltaLayer // nil = attention
 }
 
 // attentionBytes is the size of the matrices of the attention block.
@@ -51,6 +52,9 @@ func (y *layer) attentionBytes() int64 {
 	}
 	if y.compressed != nil {
 		matrices = append(matrices, y.compressed.matrices()...)
+	}
+	if y.delta != nil {
+		matrices = append(matrices, y.delta.projections, y.delta.rates, y.delta.out)
 	}
 	total := int64(0)
 	for _, m := range append(matrices, y.attentionMixer.fn, y.mlpMixer.fn) {
@@ -341,6 +345,8 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 		jobs = append(jobs, l.norm(&y.attentionNorm, at(names.AttentionNorm, i))...)
 		jobs = append(jobs, l.norm(&y.mlpNorm, at(names.MLPNorm, i))...)
 		switch {
+		case spec.Recurrent(i):
+			jobs = append(jobs, l.deltaNet(y, i)...)
 		case a.Latent != nil:
 			jobs = append(jobs, l.latent(y, i)...)
 		case a.Compressed != nil:

@@ -40,6 +40,7 @@ type Info struct {
 	MaxLogits     int           // most rows of a step that want logits
 	Context       int           // longest sequence in tokens
 	KVPages       int           // pages of the KV cache
+	States        int           // slots of recurrent state, one for each open sequence; 0 = the model has none
 	KVBytes       int64         // KV bytes of one token
 	Unused        []string      // tensors of the checkpoint that the forward pass does not read, such as prediction layers beyond Layers
 	ExpertSlots   int           // expert records that fit in memory, where experts are read on demand; 0 = all are resident
@@ -139,8 +140,14 @@ func (m *Model) load(ctx context.Context, checkpoint *weights.Checkpoint, list [
 			return fmt.Errorf("model: %s: %w", name, err)
 		}
 	}
+	var state *canon.State
+	if spec.Delta != nil {
+		if state, err = m.arena.NewState(s.MaxSlots, spec.stateFloats(spec.Layers)); err != nil {
+			return fmt.Errorf("model: %w", err)
+		}
+	}
 	limits := canon.Limits{Rows: s.MaxRows, LogitRows: s.MaxLogits, Sequences: s.MaxSlots, Pages: min(s.pages, (s.Context+canon.PageTokens-1)/canon.PageTokens)}
-	if m.forward, err = build(spec, t, m.pool, m.arena, m.caches, limits, s.Margins); err != nil {
+	if m.forward, err = build(spec, t, m.pool, m.arena, m.caches, state, limits, s.Margins); err != nil {
 		return err
 	}
 	if m.runner, err = s.Backend.Load(m.forward.program); err != nil {
@@ -166,6 +173,9 @@ func (m *Model) describe(checkpoint *weights.Checkpoint, l *loader, t *tensors) 
 		Hash: checkpoint.Hash(), Parameters: l.elements.Load(), MaxRows: s.MaxRows, MaxLogits: s.MaxLogits, Context: s.Context, ISA: m.pool.ISA(), Threads: m.pool.Threads(),
 		Shape:   route.Shape{Layers: spec.MoELayers(), Experts: spec.MoE.Experts, TopK: spec.MoE.TopK},
 		KVPages: s.pages, KVBytes: spec.pageBytes(s.kv) / canon.PageTokens,
+	}
+	if spec.Delta != nil {
+		i.States = s.MaxSlots
 	}
 	for _, name := range checkpoint.Names() {
 		if _, read := l.read.Load(ModuleOf(name)); !read {

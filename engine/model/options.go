@@ -102,11 +102,14 @@ func (o Options) resolve(spec *Spec) (settings, error) {
 	return s, nil
 }
 
-// cacheBytes is the size of the KV cache; false and the largest number if it cannot be addressed.
+// cacheBytes is the size of the KV cache and of recurrent state; false and the largest number if it cannot be addressed.
 func (s settings) cacheBytes(spec *Spec) (int64, bool) {
 	page := uint64(spec.pageBytes(s.kv)) // at most 2^44
 	high, low := bits.Mul64(page, uint64(s.pages))
 	if high != 0 || low > math.MaxInt64 {
+		return math.MaxInt64, false
+	}
+	if low += uint64(s.MaxSlots) * uint64(spec.stateFloats(spec.Layers)) * 4; low > math.MaxInt64 {
 		return math.MaxInt64, false
 	}
 	return int64(low), true

@@ -39,10 +39,11 @@ type builder struct {
 	mla        latentAttention
 	compress   compressedAttention
 	streams    streams
+	delta      deltaBuffers
 }
 
 // build lays out the program of a model.
-func build(spec *Spec, t *tensors, pool *canon.Pool, arena *canon.Arena, caches map[cacheName]*canon.KV, limits canon.Limits, margins bool) (*forward, error) {
+func build(spec *Spec, t *tensors, pool *canon.Pool, arena *canon.Arena, caches map[cacheName]*canon.KV, state *canon.State, limits canon.Limits, margins bool) (*forward, error) {
 	p := canon.NewProgram(pool, arena, limits)
 	b := &builder{forward: forward{program: p}, spec: spec, arena: arena, caches: caches, margins: margins,
 		x: p.Buffer(spec.Hidden), h: p.Buffer(spec.Hidden), branch: p.Buffer(spec.Hidden), router: p.Buffer(spec.MoE.Experts)}
@@ -55,6 +56,9 @@ func build(spec *Spec, t *tensors, pool *canon.Pool, arena *canon.Arena, caches 
 		attention, start = b.latent, b.newLatent
 	case spec.Attention.Compressed != nil:
 		attention, start = b.compressed, b.newCompressed
+	}
+	if spec.Delta != nil {
+		b.newDelta(state)
 	}
 	if err := start(); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
@@ -73,7 +77,11 @@ func build(spec *Spec, t *tensors, pool *canon.Pool, arena *canon.Arena, caches 
 		y := &t.layers[l]
 		p.Label(fmt.Sprintf("layer %d attention", l))
 		b.enter(&y.attentionMixer, y.attentionNorm)
-		attention(l, y)
+		if spec.Recurrent(l) {
+			b.deltaNet(l, y)
+		} else {
+			attention(l, y)
+		}
 		b.residual()
 
 		p.Label(fmt.Sprintf("layer %d feed-forward", l))
@@ -114,7 +122,7 @@ func (b *builder) norm(dst, src *canon.Buffer, n norm) {
 		b.program.LayerNorm(dst, src, n.weight, n.bias, b.spec.NormEps)
 		return
 	}
-	b.program.RMSNorm(dst, src, n.weight, b.spec.NormEps, false)
+	b.program.RMSNorm(dst, src, n.weight, b.spec.NormEps, b.spec.NormPlusOne)
 }
 
 // enter leaves a block's normed input in h.

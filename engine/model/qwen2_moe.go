@@ -17,12 +17,16 @@ func qwen2MoE(c *config) Spec {
 	s.Pairing = canon.Half
 	s.MoE = c.softmaxExperts(false)
 	s.MoE.Shared, s.MoE.SharedGate = c.integer("shared_expert_intermediate_size", 5632, 1, 1<<20), true
-	for i, part := range []string{"gate_proj", "up_proj", "down_proj"} {
-		s.Names.Shared[i] = "model.layers.%d.mlp.shared_expert." + part
-	}
+	s.Names.Shared = sharedExpertNames()
 	s.DenseInner = c.integer("intermediate_size", 5632, 1, 1<<20)
 	s.Dense = c.denseAtIntervals(s.Layers)
 	return s
+}
+
+// sharedExpertNames are the names of the Qwen families' one shared expert.
+func sharedExpertNames() [3]string {
+	const at = "model.layers.%d.mlp.shared_expert."
+	return [3]string{at + "gate_proj", at + "up_proj", at + "down_proj"}
 }
 
 // softmaxExperts reads the routed layers of the Qwen families.

@@ -36,6 +36,7 @@ type Attention struct {
 	Scale                   float32     // factor on scores; 0 = HeadDim^-0.5
 	Latent                  *Latent     // nil = queries, keys and values come straight from the input
 	Compressed              *Compressed // nil = positions are attended as they are
+	Gate                    bool        // each head of the query projection is followed by as wide a gate, whose sigmoid scales the head's output
 }
 
 // MoE is the geometry of the routed layers, equal in all of them.
@@ -76,10 +77,14 @@ type Names struct {
 	Dense, Shared, Expert [3]string // gate, up, down
 	Router                string
 	SharedGate            string
+	Delta                 DeltaNames
 	Sinks                 string // full tensor name
 	Correction            string // full tensor name
 	Hash                  string // full tensor name
 }
+
+// DeltaNames are the names of a gated delta net; those of vectors are full tensor names.
+type DeltaNames struct{ Projections, Rates, Out, Conv, Decay, Shift, Norm string }
 
 // Spec is everything that the forward pass needs to know about a checkpoint. Immutable after ReadSpec.
 type Spec struct {
@@ -88,6 +93,7 @@ type Spec struct {
 	Drafting              int // further layers, behind the others, that only draft tokens and are not loaded
 	Context               int // longest sequence that the checkpoint is made for
 	NormEps               float32
+	NormPlusOne           bool    // norms, those of queries and keys too, store their weight less one
 	LayerNorm             bool    // norms subtract the mean and have biases
 	EmbedScale            float32 // factor on embeddings
 	ResidualScale         float32 // factor on what a block adds to the residual stream
@@ -96,9 +102,10 @@ type Spec struct {
 	Attention             Attention
 	Rope                  canon.RopeSpec
 	Pairing               canon.Pairing
-	Dense                 []bool // [layers] the layer has a plain feed-forward block instead of experts
-	DenseInner            int    // width of that block
-	MLPBias               bool   // dense and shared blocks have biases
+	Dense                 []bool    // [layers] the layer has a plain feed-forward block instead of experts
+	Delta                 *DeltaNet // nil = all layers have attention
+	DenseInner            int       // width of that block
+	MLPBias               bool      // dense and shared blocks have biases
 	MoE                   MoE
 	Streams               *Streams // nil = one residual stream
 	Tied                  bool     // the head is the embedding unless the checkpoint stores both
@@ -156,6 +163,7 @@ var families = map[string]func(c *config) Spec{
 	"phimoe":         phiMoE,
 	"qwen2_moe":      qwen2MoE,
 	"qwen3_moe":      qwen3MoE,
+	"qwen3_next":     qwen3Next,
 }
 
 // Architectures lists the known values of model_type, ascending.

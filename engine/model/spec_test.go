@@ -35,6 +35,8 @@ var base = map[string]string{
 		"num_key_value_heads":2,"intermediate_size":32,"num_local_experts":8}`,
 	"gpt_oss": `{"model_type":"gpt_oss","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
 		"num_key_value_heads":2,"head_dim":16,"intermediate_size":32,"num_local_experts":8}`,
+	"qwen3_next": `{"model_type":"qwen3_next","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
+		"num_key_value_heads":2,"head_dim":16,"moe_intermediate_size":32,"num_experts":8,"num_experts_per_tok":3,"shared_expert_intermediate_size":32}`,
 	"minimax_m2": `{"model_type":"minimax_m2","vocab_size":128,"hidden_size":64,"num_hidden_layers":4,"max_position_embeddings":512,"num_attention_heads":4,
 		"num_key_value_heads":2,"head_dim":16,"intermediate_size":32,"num_local_experts":8,"num_experts_per_tok":3}`,
 	"deepseek_v2":   `{"model_type":"deepseek_v2",` + latentSizes + `}`,
@@ -192,6 +194,16 @@ func TestConfigurationDecidesTheSpec(t *testing.T) {
 		{"hunyuan_v1_moe", `{"rope_scaling":{"type":"dynamic","alpha":1000.0,"factor":1.0,"beta_fast":32,"beta_slow":1,"mscale":1.0,"mscale_all_dim":1.0}}`, func(s *Spec) bool {
 			return s.Rope.Kind == canon.RopeDefault && s.Rope.Alpha == 1000
 		}},
+		{"qwen3_next", `{}`, func(s *Spec) bool {
+			return [5]int{s.Delta.KeyHeads, s.Delta.ValueHeads, s.Delta.KeyDim, s.Delta.ValueDim, s.Delta.Taps} == [5]int{16, 32, 128, 128, 4} && slices.Equal(s.Delta.Layers, []bool{true, true, true, false}) && s.Rope.Rot == 4 && s.NormPlusOne &&
+				s.Attention.Gate && s.MoE.SharedGate && s.MoE.Router.Normalise && s.attentionPlace(4) == 1
+		}},
+		{"qwen3_next", `{"layer_types":["full_attention","linear_attention","full_attention","linear_attention"],"full_attention_interval":4,"linear_num_key_heads":2,"linear_num_value_heads":4}`, func(s *Spec) bool {
+			return slices.Equal(s.Delta.Layers, []bool{false, true, false, true}) && s.attentionPlace(2) == 1 && s.stateFloats(1) == 0 && s.stateFloats(4) == 2*s.stateFloats(2)
+		}},
+		{"qwen3_next", `{"full_attention_interval":2,"decoder_sparse_step":2,"norm_topk_prob":false}`, func(s *Spec) bool {
+			return slices.Equal(s.Delta.Layers, []bool{true, false, true, false}) && slices.Equal(s.Dense, []bool{true, false, true, false}) && !s.MoE.Router.Normalise
+		}},
 		{"phimoe", `{}`, func(s *Spec) bool {
 			return s.LayerNorm && s.Rope.Theta == 1e6 && s.MoE.TopK == 2 && s.MoE.Router.Score == canon.ScoreSparseMixer && s.MoE.Router.Jitter == 0.01 && !s.HeadBias
 		}},
@@ -268,6 +280,10 @@ func TestConfigurationsThatWouldMisleadAreRefused(t *testing.T) {
 		{"hunyuan_v1_moe", `{"use_cla":true}`, "use_cla"},
 		{"ernie4_5_moe", `{"moe_layer_start_index":4}`, "none of the 4 layers has experts"},
 		{"granitemoe", `{"logits_scaling":0}`, "logits_scaling"},
+		{"qwen3_next", `{"linear_num_key_heads":3}`, "3 does not divide linear_num_value_heads 32"},
+		{"qwen3_next", `{"full_attention_interval":8}`, "none of the 4 layers has full attention"},
+		{"qwen3_next", `{"layer_types":["linear_attention","linear_attention","sliding_attention","full_attention"]}`, `layer 2: "sliding_attention" is not supported`},
+		{"qwen3_next", `{"linear_conv_kernel_dim":1}`, "linear_conv_kernel_dim: 1"},
 		{"phimoe", `{"num_experts_per_tok":3}`, "num_experts_per_tok: 3 is not supported; 2 is"},
 		{"gpt_oss", `{"sliding_window":0}`, "sliding_window: missing or zero, but layer 0 has a window"},
 		{"qwen2_moe", `{"layer_types":["full_attention"]}`, "want a list of 4 attention types"},

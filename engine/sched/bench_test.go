@@ -31,7 +31,7 @@ func BenchmarkTokenOfSixteenSequences(b *testing.B) {
 		shape.Layers = append(shape.Layers, l+1)
 	}
 	m := &still{model.Output{Logits: [][]float32{make([]float32, toyVocab)}, IDs: make([]uint16, 256*shape.Slots()), Weights: make([]float32, 256*shape.Slots())}}
-	s, err := New(Options{Model: m, KV: kv.New(16*256, func(int32) {}), Decoder: func() Decoder { return &letters{} }, Shape: shape,
+	s, err := New(Options{Model: m, KV: kv.New(16*256, 0, func(int32) {}), Decoder: func() Decoder { return &letters{} }, Shape: shape,
 		ExpertBytes: make([]int64, 29), Vocab: toyVocab, Context: 1 << 14, BatchRows: 256, Sequences: 16, QueueLimit: 16})
 	if err != nil {
 		b.Fatal(err)

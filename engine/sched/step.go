@@ -22,6 +22,7 @@ func (s *Scheduler) plan() {
 	s.parts = s.parts[:0]
 	b := &s.batch
 	b.Tokens, b.Positions, b.Sequence, b.Pages, b.LogitRows, b.Banned = b.Tokens[:0], b.Positions[:0], b.Sequence[:0], b.Pages[:0], b.LogitRows[:0], nil
+	b.States = b.States[:0]
 	s.reserve()
 	var decode, prefill, background []*sequence
 	for _, q := range s.running {
@@ -119,7 +120,7 @@ func (s *Scheduler) add(q *sequence, n int) int {
 	if b.Banned != nil {
 		b.Banned = append(b.Banned, q.ban)
 	}
-	b.Pages = append(b.Pages, q.kv.Pages())
+	b.Pages, b.States = append(b.Pages, q.kv.Pages()), append(b.States, q.kv.State())
 	s.parts = append(s.parts, part{q, at, n})
 	return n
 }

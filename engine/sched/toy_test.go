@@ -209,7 +209,7 @@ func start(t testing.TB, change func(*Options, *toy)) *rig {
 			m.limits.LogitRows = o.BatchRows
 		}
 	}
-	o.KV = kv.New(pages, m.clear)
+	o.KV = kv.New(pages, 0, m.clear)
 	s, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func start(t testing.TB, change func(*Options, *toy)) *rig {
 }
 
 // smallCache limits the pages of a rig.
-func smallCache(pages int) *kv.Cache { return kv.New(pages, func(int32) {}) }
+func smallCache(pages int) *kv.Cache { return kv.New(pages, 0, func(int32) {}) }
 
 func (r *rig) submit(t testing.TB, q Request) *Stream {
 	t.Helper()
