@@ -152,3 +152,28 @@ func TestStopsChangeNothing(t *testing.T) {
 		}
 	})
 }
+
+// A bias lies behind a weight's other bytes and comes back with it.
+func TestLayoutsWithABiasAreUnpackedWhole(t *testing.T) {
+	r := rand.New(rand.NewPCG(41, 1))
+	src := weight(r, Int4, 40, 64, 32, F16)
+	plain, err := src.Layout()
+	if err != nil {
+		t.Fatal(err)
+	}
+	src.Bias = normals(r, 40, 1)
+	l, err := src.Layout()
+	if err != nil || l == plain || l.Bytes() != plain.Bytes()+192 || l.String() != "int4 g32 [40, 64] biased" {
+		t.Fatalf("%v of %d bytes beside %v of %d, %v", l, l.Bytes(), plain, plain.Bytes(), err)
+	}
+	block := make([]byte, l.Bytes())
+	l.Pack(block, src)
+	got, err := l.Unpack("w", block, func(n int64) []byte { return make([]byte, n) })
+	if err != nil || !slices.Equal(got.Bias, src.Bias) || !slices.Equal(got.Codes, src.Codes) {
+		t.Errorf("bias %v, want %v; %v", got.Bias, src.Bias, err)
+	}
+	src.Bias = src.Bias[1:]
+	if _, err := src.Layout(); err == nil {
+		t.Error("39 biases for 40 rows were accepted")
+	}
+}

@@ -223,6 +223,33 @@ func TestHashesOfTinyCheckpointsNeverChange(t *testing.T) {
 	}
 }
 
+// Windows, sinks and recurrent state: 100 prompts, four of them past 300 tokens and so far past the window of 8, in any batch
+// and cut; the short form has 16 prompts, one of them long.
+func TestHashesPastTheWindowNeverChange(t *testing.T) {
+	for _, name := range []string{"gpt_oss", "qwen3_next"} {
+		list, golden, n := append(prompts(15, 30, 128), prompts(1, 301, 128)...), "hashes_%s.txt", 4
+		variants := []variant{{2, canon.AVX2, 1, 256}, {1, canon.AVX2, 7, 17}, {2, canon.AVX2, 16, 1}, {2, canon.Portable, 16, 17}}
+		if long() {
+			list, golden, n = prompts(96, 60, 128), "hashes_%s_long.txt", 16
+			for i := range 4 {
+				list = append(list, prompts(1, 310+9*i, 128)...)
+			}
+			variants = nil
+			for _, isa := range canon.Supported() {
+				for _, threads := range []int{1, 2} {
+					for _, batch := range []int{1, 7, 16} {
+						for _, chunk := range []int{1, 17, 256} {
+							variants = append(variants, variant{threads, isa, batch, chunk})
+						}
+					}
+				}
+			}
+		}
+		variants = slices.DeleteFunc(variants, func(v variant) bool { return !slices.Contains(canon.Supported(), v.isa) })
+		sameHashes(t, fmt.Sprintf(golden, name), filepath.Join("testdata/oracles", name), model.Options{KV: "f16", KVTokens: 16384}, list, n, variants)
+	}
+}
+
 func TestHashesOfTheBundledModelNeverChange(t *testing.T) {
 	best := canon.Supported()[len(canon.Supported())-1]
 	list, n := prompts(2, 20, 49152), 4

@@ -69,7 +69,12 @@ func (p *plain) dense(l int) bool {
 	switch p.config["model_type"] {
 	case "glm4_moe":
 		return l < p.integer("first_k_dense_replace", 1)
-	case "qwen3_moe":
+	case "dots1":
+		return l < p.integer("first_k_dense_replace", 0)
+	case "ernie4_5_moe":
+		last := p.integer("moe_layer_end_index", -1)
+		return l < p.integer("moe_layer_start_index", 1) || last >= 0 && l > last || (l+1)%p.integer("moe_layer_interval", 1) != 0
+	case "qwen2_moe", "qwen3_moe":
 		only, _ := p.config["mlp_only_layers"].([]any)
 		return slices.Contains(only, any(float64(l))) || (l+1)%p.integer("decoder_sparse_step", 1) != 0
 	}
@@ -81,9 +86,34 @@ func (p *plain) dims() (hidden, heads, kv, dim, experts, k, inner int) {
 	hidden, heads = p.integer("hidden_size", 0), p.integer("num_attention_heads", 0)
 	kv = p.integer("num_key_value_heads", heads)
 	dim = p.integer("head_dim", hidden/heads)
-	experts = p.integer("n_routed_experts", p.integer("num_experts", 0))
+	experts = p.integer("n_routed_experts", p.integer("num_experts", p.integer("num_local_experts", p.integer("moe_num_experts", 0))))
 	inner = p.integer("moe_intermediate_size", p.integer("intermediate_size", 0))
-	return hidden, heads, kv, dim, experts, p.integer("num_experts_per_tok", 0), inner
+	return hidden, heads, kv, dim, experts, p.integer("num_experts_per_tok", p.integer("moe_k", 0)), inner
+}
+
+// family is what the plain pass knows of an architecture beside its options.
+type family struct {
+	qkv, out   string // configuration keys of the biases of attention
+	always     bool   // of which the first is on without the key
+	norm       int    // query and key norms: 0 none, 1 per head, 2 whole
+	sparse     bool   // tensors are named as Mixtral's
+	correction string // tensor of the correction bias
+	shared     string // module of the shared expert
+	layerNorm  bool
+	pairs      bool
+	theta, eps float64
+}
+
+var plainFamilies = map[any]family{
+	"glm4_moe":     {qkv: "attention_bias", correction: "mlp.gate.e_score_correction_bias", shared: "mlp.shared_experts.", eps: 1e-5},
+	"dots1":        {qkv: "attention_bias", out: "attention_bias", norm: 1, correction: "mlp.gate.e_score_correction_bias", shared: "mlp.shared_experts.", eps: 1e-6},
+	"qwen3_moe":    {qkv: "attention_bias", out: "attention_bias", norm: 1, eps: 1e-6},
+	"qwen2_moe":    {qkv: "qkv_bias", always: true, shared: "mlp.shared_expert.", eps: 1e-6},
+	"olmoe":        {qkv: "attention_bias", out: "attention_bias", norm: 2, eps: 1e-5},
+	"mixtral":      {sparse: true, theta: 1e6, eps: 1e-5},
+	"minimax_m2":   {norm: 2, sparse: true, correction: "block_sparse_moe.e_score_correction_bias", theta: 5e6, eps: 1e-6},
+	"ernie4_5_moe": {qkv: "use_bias", out: "use_bias", correction: "mlp.moe_statics.e_score_correction_bias", shared: "mlp.shared_experts.", pairs: true, theta: 5e5, eps: 1e-5},
+	"phimoe":       {qkv: "attention_bias", out: "attention_bias", sparse: true, layerNorm: true, theta: 1e6, eps: 1e-5},
 }
 
 // newPlain makes the checkpoint of a configuration.
@@ -92,52 +122,97 @@ func newPlain(text string) *plain {
 	if err := json.Unmarshal([]byte(text), &p.config); err != nil {
 		panic(err)
 	}
-	arch := p.config["model_type"]
+	f := plainFamilies[p.config["model_type"]]
 	hidden, heads, kv, dim, experts, _, inner := p.dims()
 	vocab := p.integer("vocab_size", 0)
+	norm := func(name string, n int) {
+		p.tensor(name+".weight", 1, 0.1, n)
+		if f.layerNorm {
+			p.tensor(name+".bias", 0, 0.3, n)
+		}
+	}
 	p.tensor("model.embed_tokens.weight", 0, 1, vocab, hidden)
-	p.tensor("model.norm.weight", 1, 0.1, hidden)
-	if !p.flag("tie_word_embeddings", false) {
+	norm("model.norm", hidden)
+	if !p.flag("tie_word_embeddings", p.config["model_type"] == "ernie4_5_moe") {
 		p.linear("lm_head", vocab, hidden, false)
 	}
-	mlp := func(prefix string, width int) {
-		p.linear(prefix+"gate_proj", width, hidden, false)
-		p.linear(prefix+"up_proj", width, hidden, false)
-		p.linear(prefix+"down_proj", hidden, width, false)
+	if p.flag("lm_head_bias", false) || p.flag("use_bias", false) {
+		p.tensor("lm_head.bias", 0, 0.5, vocab)
+	}
+	mlp := func(prefix string, width int, bias bool) {
+		p.linear(prefix+f.part("gate_proj"), width, hidden, bias)
+		p.linear(prefix+f.part("up_proj"), width, hidden, bias)
+		p.linear(prefix+f.part("down_proj"), hidden, width, bias)
 	}
 	for l := range p.integer("num_hidden_layers", 0) {
 		at := fmt.Sprintf("model.layers.%d.", l)
-		bias := p.flag("attention_bias", false)
-		p.tensor(at+"input_layernorm.weight", 1, 0.1, hidden)
-		p.tensor(at+"post_attention_layernorm.weight", 1, 0.1, hidden)
-		p.linear(at+"self_attn.q_proj", heads*dim, hidden, bias)
-		p.linear(at+"self_attn.k_proj", kv*dim, hidden, bias)
-		p.linear(at+"self_attn.v_proj", kv*dim, hidden, bias)
-		p.linear(at+"self_attn.o_proj", hidden, heads*dim, bias && arch != "glm4_moe")
+		biased := p.flag("use_bias", false)
+		qkv, out := f.qkv != "" && p.flag(f.qkv, f.always), f.out != "" && p.flag(f.out, false)
+		norm(at+"input_layernorm", hidden)
+		norm(at+"post_attention_layernorm", hidden)
+		p.linear(at+"self_attn.q_proj", heads*dim, hidden, qkv)
+		p.linear(at+"self_attn.k_proj", kv*dim, hidden, qkv)
+		p.linear(at+"self_attn.v_proj", kv*dim, hidden, qkv)
+		p.linear(at+"self_attn.o_proj", hidden, heads*dim, out)
 		switch {
-		case arch == "olmoe":
+		case f.norm == 2:
 			p.tensor(at+"self_attn.q_norm.weight", 1, 0.1, heads*dim)
 			p.tensor(at+"self_attn.k_norm.weight", 1, 0.1, kv*dim)
-		case arch == "qwen3_moe" || p.flag("use_qk_norm", false):
+		case f.norm == 1 || p.flag("use_qk_norm", false):
 			p.tensor(at+"self_attn.q_norm.weight", 1, 0.1, dim)
 			p.tensor(at+"self_attn.k_norm.weight", 1, 0.1, dim)
 		}
 		if p.dense(l) {
-			mlp(at+"mlp.", p.integer("intermediate_size", 0))
+			mlp(at+"mlp.", p.integer("intermediate_size", 0), biased)
 			continue
 		}
-		p.linear(at+"mlp.gate", experts, hidden, false)
+		block := at + f.block()
+		p.linear(block+"gate", experts, hidden, false)
 		for e := range experts {
-			mlp(fmt.Sprintf("%smlp.experts.%d.", at, e), inner)
+			mlp(fmt.Sprintf("%sexperts.%d.", block, e), inner, false)
 		}
-		if arch == "glm4_moe" {
-			p.tensor(at+"mlp.gate.e_score_correction_bias", -0.3, 0.3, experts)
-			if shared := p.integer("n_shared_experts", 1); shared > 0 {
-				mlp(at+"mlp.shared_experts.", inner*shared)
-			}
+		if f.correction != "" {
+			p.tensor(at+f.correction, -0.1, 0.1, experts)
+		}
+		if width := p.sharedWidth(inner); width > 0 {
+			mlp(at+f.shared, width, biased)
+		}
+		if p.config["model_type"] == "qwen2_moe" {
+			p.linear(at+"mlp.shared_expert_gate", 1, hidden, false)
 		}
 	}
 	return p
+}
+
+// sharedWidth is the width of the shared expert; 0 = none.
+func (p *plain) sharedWidth(inner int) int {
+	switch p.config["model_type"] {
+	case "glm4_moe":
+		return inner * p.integer("n_shared_experts", 1)
+	case "dots1":
+		return inner * p.integer("n_shared_experts", 0)
+	case "ernie4_5_moe":
+		return inner * p.integer("moe_num_shared_experts", 2)
+	case "qwen2_moe":
+		return p.integer("shared_expert_intermediate_size", 0)
+	}
+	return 0
+}
+
+// block is the module of a layer's experts.
+func (f family) block() string {
+	if f.sparse {
+		return "block_sparse_moe."
+	}
+	return "mlp."
+}
+
+// part is a matrix of a feed-forward block in the family's spelling.
+func (f family) part(name string) string {
+	if f.sparse {
+		return map[string]string{"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}[name]
+	}
+	return name
 }
 
 // save writes the checkpoint. Matrices that packed picks are rounded to bits and stored in groups of the given size.
@@ -215,329 +290,91 @@ func quantise(values []float32, cols, bits, group int) (codes, scales []byte) {
 	return codes, scales
 }
 
-func (p *plain) times(x []float64, module string) []float64 {
-	w := p.weights[module+".weight"]
-	out := make([]float64, p.shapes[module+".weight"][0])
-	for r := range out {
-		for c, v := range x {
-			out[r] += v * float64(w[r*len(x)+c])
-		}
-		if b := p.weights[module+".bias"]; b != nil {
-			out[r] += float64(b[r])
-		}
-	}
-	return out
-}
-
-func (p *plain) rms(x []float64, name string, eps float64) []float64 {
-	w, sum := p.weights[name], 0.0
-	for _, v := range x {
-		sum += v * v
-	}
-	out := make([]float64, len(x))
-	for i, v := range x {
-		out[i] = v / math.Sqrt(sum/float64(len(x))+eps) * float64(w[i])
-	}
-	return out
-}
-
-func (p *plain) mlp(x []float64, prefix string) []float64 {
-	gate, up := p.times(x, prefix+"gate_proj"), p.times(x, prefix+"up_proj")
-	for i, g := range gate {
-		gate[i] = g / (1 + math.Exp(-g)) * up[i]
-	}
-	return p.times(gate, prefix+"down_proj")
-}
-
-// rope gives the inverse frequencies and the factor on cosines and sines.
-func (p *plain) rope(dim int) ([]float64, float64) {
-	r, _ := p.config["rope_parameters"].(map[string]any)
-	get := func(key string, absent float64) float64 {
-		if v, ok := r[key].(float64); ok {
-			return v
-		}
-		return absent
-	}
-	partial := 1.0
-	if p.config["model_type"] == "glm4_moe" {
-		partial = get("partial_rotary_factor", p.number("partial_rotary_factor", 0.5))
-	}
-	rot, theta, factor := int(float64(dim)*partial), get("rope_theta", p.number("rope_theta", 1e4)), get("factor", 1)
-	orig := get("original_max_position_embeddings", p.number("max_position_embeddings", 0))
-	inv := make([]float64, rot/2)
-	kind, _ := r["rope_type"].(string)
-	attention := 1.0
-	cut := func(rotations float64) float64 {
-		return float64(rot) * math.Log(orig/(2*math.Pi*rotations)) / (2 * math.Log(theta))
-	}
-	for j := range inv {
-		base := math.Pow(theta, 2*float64(j)/float64(rot))
-		inv[j] = 1 / base
-		switch kind {
-		case "linear":
-			inv[j] /= factor
-		case "llama3":
-			low, high := get("low_freq_factor", 1), get("high_freq_factor", 4)
-			switch wave := 2 * math.Pi * base; {
-			case wave > orig/low:
-				inv[j] /= factor
-			case wave >= orig/high:
-				m := (orig/wave - low) / (high - low)
-				inv[j] = (1-m)*inv[j]/factor + m*inv[j]
-			}
-		case "yarn":
-			lo, hi := math.Floor(cut(32)), math.Ceil(cut(1))
-			lo, hi = math.Max(lo, 0), math.Min(hi, float64(rot-1))
-			if lo == hi {
-				hi += 0.001
-			}
-			ramp := math.Min(math.Max((float64(j)-lo)/(hi-lo), 0), 1)
-			inv[j] = ramp/(factor*base) + (1-ramp)/base
-			attention = 0.1*math.Log(factor) + 1
-		}
-	}
-	return inv, attention
-}
-
-// rotate turns each head of x by the angles of position at.
-func rotate(x []float64, dim, at int, inv []float64, factor float64) {
-	n := len(inv)
-	for h := 0; h < len(x); h += dim {
-		for j, f := range inv {
-			c, s := factor*math.Cos(float64(at)*f), factor*math.Sin(float64(at)*f)
-			a, b := x[h+j], x[h+j+n]
-			x[h+j], x[h+j+n] = a*c-b*s, b*c+a*s
-		}
-	}
-}
-
-// forward computes the logits of every row and, for every row and MoE layer, the set of experts.
-func (p *plain) forward(tokens []int32) (logits [][]float64, chosen [][][]int) {
-	arch := p.config["model_type"]
-	hidden, heads, kv, dim, _, _, _ := p.dims()
-	eps := p.number("rms_norm_eps", map[any]float64{"qwen3_moe": 1e-6}[arch])
-	if eps == 0 {
-		eps = 1e-5
-	}
-	inv, factor := p.rope(dim)
-	window := 1 << 30
-	if p.flag("use_sliding_window", false) {
-		window = p.integer("sliding_window", 0)
-	}
-	clip := p.number("clip_qkv", math.Inf(1))
-	x := make([][]float64, len(tokens))
-	for t, token := range tokens {
-		for i := range hidden {
-			x[t] = append(x[t], float64(p.weights["model.embed_tokens.weight"][int(token)*hidden+i]))
-		}
-	}
-	chosen = make([][][]int, len(tokens))
-	for l := range p.integer("num_hidden_layers", 0) {
-		at := fmt.Sprintf("model.layers.%d.", l)
-		keys, values := make([][]float64, len(tokens)), make([][]float64, len(tokens))
-		for t := range tokens {
-			h := p.rms(x[t], at+"input_layernorm.weight", eps)
-			q, k, v := p.times(h, at+"self_attn.q_proj"), p.times(h, at+"self_attn.k_proj"), p.times(h, at+"self_attn.v_proj")
-			switch w := p.weights[at+"self_attn.q_norm.weight"]; {
-			case w == nil:
-			case len(w) == dim:
-				for i := 0; i < len(q); i += dim {
-					copy(q[i:], p.rms(q[i:i+dim], at+"self_attn.q_norm.weight", eps))
-				}
-				for i := 0; i < len(k); i += dim {
-					copy(k[i:], p.rms(k[i:i+dim], at+"self_attn.k_norm.weight", eps))
-				}
-			default:
-				q, k = p.rms(q, at+"self_attn.q_norm.weight", eps), p.rms(k, at+"self_attn.k_norm.weight", eps)
-			}
-			for _, part := range [][]float64{q, k, v} {
-				for i := range part {
-					part[i] = math.Min(math.Max(part[i], -clip), clip)
-				}
-			}
-			rotate(q, dim, t, inv, factor)
-			rotate(k, dim, t, inv, factor)
-			keys[t], values[t] = k, v
-			o := make([]float64, heads*dim)
-			for head := range heads {
-				from := head / (heads / kv) * dim
-				scores, total := make([]float64, t+1), 0.0
-				for u := max(0, t-window+1); u <= t; u++ {
-					for i := range dim {
-						scores[u] += q[head*dim+i] * keys[u][from+i]
-					}
-					scores[u] = math.Exp(scores[u] / math.Sqrt(float64(dim)))
-					total += scores[u]
-				}
-				for u, s := range scores {
-					for i := range dim {
-						o[head*dim+i] += s / total * values[u][from+i]
-					}
-				}
-			}
-			for i, v := range p.times(o, at+"self_attn.o_proj") {
-				x[t][i] += v
-			}
-			h = p.rms(x[t], at+"post_attention_layernorm.weight", eps)
-			var y []float64
-			if p.dense(l) {
-				y = p.mlp(h, at+"mlp.")
-			} else {
-				var ids []int
-				y, ids = p.moe(h, at+"mlp.")
-				chosen[t] = append(chosen[t], ids)
-			}
-			for i, v := range y {
-				x[t][i] += v
-			}
-		}
-	}
-	head := "lm_head"
-	if p.flag("tie_word_embeddings", false) {
-		head = "model.embed_tokens"
-	}
-	for t := range tokens {
-		logits = append(logits, p.times(p.rms(x[t], "model.norm.weight", eps), head))
-	}
-	return logits, chosen
-}
-
-func (p *plain) moe(h []float64, at string) ([]float64, []int) {
-	hidden, _, _, _, experts, k, _ := p.dims()
-	scores := p.times(h, at+"gate")
-	choice := make([]float64, experts)
-	if p.config["model_type"] == "glm4_moe" {
-		for e, z := range scores {
-			scores[e] = 1 / (1 + math.Exp(-z))
-			choice[e] = scores[e] + float64(p.weights[at+"gate.e_score_correction_bias"][e])
-		}
-		groups := p.integer("n_group", 1)
-		size := experts / groups
-		best := make([]float64, groups)
-		for g := range groups {
-			sorted := slices.Clone(choice[g*size : (g+1)*size])
-			slices.Sort(sorted)
-			slices.Reverse(sorted)
-			for _, v := range sorted[:min(2, size)] {
-				best[g] += v
-			}
-		}
-		order := descending(best)
-		for _, g := range order[p.integer("topk_group", 1):] {
-			for e := g * size; e < (g+1)*size; e++ {
-				choice[e] = math.Inf(-1)
-			}
-		}
-	} else {
-		total := 0.0
-		for _, z := range scores {
-			total += math.Exp(z)
-		}
-		for e, z := range scores {
-			scores[e] = math.Exp(z) / total
-		}
-		copy(choice, scores)
-	}
-	ids := descending(choice)[:k]
-	sum, y := 0.0, make([]float64, hidden)
-	for _, e := range ids {
-		sum += scores[e]
-	}
-	if !p.flag("norm_topk_prob", p.config["model_type"] == "glm4_moe") {
-		sum = 1
-	}
-	for _, e := range ids {
-		for i, v := range p.mlp(h, fmt.Sprintf("%sexperts.%d.", at, e)) {
-			y[i] += scores[e] / sum * p.number("routed_scaling_factor", 1) * v
-		}
-	}
-	if p.weights[at+"shared_experts.up_proj.weight"] != nil {
-		for i, v := range p.mlp(h, at+"shared_experts.") {
-			y[i] += v
-		}
-	}
-	return y, ids
-}
-
-// descending orders indices by value, largest first.
-func descending(v []float64) []int {
-	order := make([]int, len(v))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		switch {
-		case v[a] > v[b]:
-			return -1
-		case v[a] < v[b]:
-			return 1
-		}
-		return 0
-	})
-	return order
-}
-
 func TestOptionsAgreeWithAPlainForwardPass(t *testing.T) {
 	const (
 		sizes = `"vocab_size":96,"hidden_size":48,"num_hidden_layers":3,"max_position_embeddings":256,"num_attention_heads":6,"num_key_value_heads":2,"num_experts_per_tok":3,`
 		glm   = `{"model_type":"glm4_moe",` + sizes + `"head_dim":16,"intermediate_size":80,"moe_intermediate_size":24,"n_routed_experts":12`
 		qwen  = `{"model_type":"qwen3_moe",` + sizes + `"head_dim":16,"intermediate_size":80,"moe_intermediate_size":24,"num_experts":12`
 		olmo  = `{"model_type":"olmoe",` + sizes + `"intermediate_size":24,"num_experts":12`
+		qwen2 = `{"model_type":"qwen2_moe",` + sizes + `"intermediate_size":80,"moe_intermediate_size":24,"shared_expert_intermediate_size":40,"num_experts":12`
+		mix   = `{"model_type":"mixtral",` + sizes + `"head_dim":16,"intermediate_size":24,"num_local_experts":12`
+		mini  = `{"model_type":"minimax_m2",` + sizes + `"head_dim":16,"intermediate_size":24,"num_local_experts":12`
+		dots  = `{"model_type":"dots1",` + sizes + `"head_dim":16,"intermediate_size":80,"moe_intermediate_size":24,"n_routed_experts":12`
 	)
+	ernie := `{"model_type":"ernie4_5_moe",` + strings.Replace(sizes, "num_experts_per_tok", "moe_k", 1) + `"intermediate_size":80,"moe_intermediate_size":24,"moe_num_experts":12`
+	phi := `{"model_type":"phimoe",` + strings.Replace(sizes, `"num_experts_per_tok":3`, `"num_experts_per_tok":2`, 1) + `"intermediate_size":24,"num_local_experts":12`
 	for _, test := range []struct {
+		name        string
 		config      string
 		bits, group int
 	}{
-		{glm + `}`, 0, 0},
-		{glm + `,"attention_bias":true,"use_qk_norm":true,"n_shared_experts":2,"routed_scaling_factor":2.5}`, 0, 0},
-		{glm + `,"n_group":4,"topk_group":2,"norm_topk_prob":false,"routed_scaling_factor":1.25}`, 0, 0},
-		{glm + `,"n_group":6,"topk_group":3,"first_k_dense_replace":0,"n_shared_experts":0}`, 0, 0},
-		{glm + `,"tie_word_embeddings":true,"partial_rotary_factor":1.0,"rms_norm_eps":0.001}`, 0, 0},
-		{glm + `,"rope_parameters":{"rope_type":"linear","factor":4.0,"rope_theta":5000,"partial_rotary_factor":0.75}}`, 0, 0},
-		{glm + `,"first_k_dense_replace":2}`, 4, 32},
-		{glm + `,"attention_bias":true}`, 8, 64},
-		{qwen + `}`, 0, 0},
-		{qwen + `,"norm_topk_prob":true,"attention_bias":true,"tie_word_embeddings":true}`, 0, 0},
-		{qwen + `,"use_sliding_window":true,"sliding_window":5}`, 0, 0},
-		{qwen + `,"decoder_sparse_step":2}`, 0, 0},
-		{qwen + `,"mlp_only_layers":[1],"rope_theta":1000000.0}`, 0, 0},
-		{qwen + `,"rope_parameters":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":64}}`, 0, 0},
-		{qwen + `,"rope_parameters":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":32,"rope_theta":500.0}}`, 0, 0},
-		{qwen + `}`, 4, 128},
-		{olmo + `}`, 0, 0},
-		{olmo + `,"clip_qkv":0.7}`, 0, 0},
-		{olmo + `,"clip_qkv":1.5,"attention_bias":true,"norm_topk_prob":true,"rms_norm_eps":0.01}`, 0, 0},
-		{olmo + `}`, 8, 32},
+		{"glm4_moe defaults", glm + `}`, 0, 0},
+		{"attention biases, query and key norms, two shared experts", glm + `,"attention_bias":true,"use_qk_norm":true,"n_shared_experts":2,"routed_scaling_factor":2.5}`, 0, 0},
+		{"expert groups, weights as they are", glm + `,"n_group":4,"topk_group":2,"norm_topk_prob":false,"routed_scaling_factor":1.25}`, 0, 0},
+		{"expert groups of two, no shared expert, no dense layer", glm + `,"n_group":6,"topk_group":3,"first_k_dense_replace":0,"n_shared_experts":0}`, 0, 0},
+		{"tied head, whole heads rotated", glm + `,"tie_word_embeddings":true,"partial_rotary_factor":1.0,"rms_norm_eps":0.001}`, 0, 0},
+		{"linear rotary scaling, three quarters of a head rotated", glm + `,"rope_parameters":{"rope_type":"linear","factor":4.0,"rope_theta":5000,"partial_rotary_factor":0.75}}`, 0, 0},
+		{"dense first layers, int4", glm + `,"first_k_dense_replace":2}`, 4, 32},
+		{"attention biases, int8", glm + `,"attention_bias":true}`, 8, 64},
+		{"qwen3_moe defaults", qwen + `}`, 0, 0},
+		{"normalised weights, attention biases, tied head", qwen + `,"norm_topk_prob":true,"attention_bias":true,"tie_word_embeddings":true}`, 0, 0},
+		{"qwen3_moe window", qwen + `,"use_sliding_window":true,"sliding_window":5}`, 0, 0},
+		{"dense layers at intervals", qwen + `,"decoder_sparse_step":2}`, 0, 0},
+		{"dense layers by list", qwen + `,"mlp_only_layers":[1],"rope_theta":1000000.0}`, 0, 0},
+		{"yarn rotary scaling", qwen + `,"rope_parameters":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":64}}`, 0, 0},
+		{"llama3 rotary scaling", qwen + `,"rope_parameters":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":32,"rope_theta":500.0}}`, 0, 0},
+		{"qwen3_moe int4", qwen + `}`, 4, 128},
+		{"olmoe defaults", olmo + `}`, 0, 0},
+		{"clipped queries, keys and values", olmo + `,"clip_qkv":0.7}`, 0, 0},
+		{"clipping with attention biases", olmo + `,"clip_qkv":1.5,"attention_bias":true,"norm_topk_prob":true,"rms_norm_eps":0.01}`, 0, 0},
+		{"olmoe int8", olmo + `}`, 8, 32},
+		{"qwen2_moe defaults", qwen2 + `}`, 0, 0},
+		{"qwen2_moe window on every second layer", qwen2 + `,"use_sliding_window":true,"sliding_window":5,"max_window_layers":2,"norm_topk_prob":true}`, 0, 0},
+		{"qwen2_moe window by list, dense layer, no biases", qwen2 + `,"sliding_window":6,"layer_types":["full_attention","sliding_attention","sliding_attention"],"mlp_only_layers":[0],"qkv_bias":false}`, 0, 0},
+		{"qwen2_moe linear rotary scaling, dense layers, tied head", qwen2 + `,"rope_parameters":{"rope_type":"linear","factor":4.0},"decoder_sparse_step":3,"tie_word_embeddings":true}`, 0, 0},
+		{"mixtral window", mix + `,"sliding_window":7}`, 0, 0},
+		{"mixtral tied head, int4", mix + `,"sliding_window":64,"tie_word_embeddings":true}`, 4, 32},
+		{"minimax_m2 rotary_dim", mini + `,"rotary_dim":8}`, 0, 0},
+		{"minimax_m2 whole heads rotated", mini + `}`, 0, 0},
+		{"dots1 window from a layer on, attention biases, plain weights", dots + `,"n_shared_experts":2,"sliding_window":5,"max_window_layers":1,"attention_bias":true}`, 0, 0},
+		{"dots1 expert groups", dots + `,"n_shared_experts":1,"n_group":4,"topk_group":2,"norm_topk_prob":true,"first_k_dense_replace":1,"routed_scaling_factor":1.5}`, 0, 0},
+		{"ernie4_5_moe tied head", ernie + `}`, 0, 0},
+		{"ernie4_5_moe biases, experts at intervals", ernie + `,"use_bias":true,"moe_layer_interval":2,"moe_layer_start_index":0}`, 0, 0},
+		{"ernie4_5_moe head bias, last dense layer, least sum of weights", ernie + `,"use_bias":true,"tie_word_embeddings":false,"moe_layer_end_index":1,"moe_num_shared_experts":0,"moe_norm_min":0.9}`, 0, 0},
+		{"phimoe defaults", phi + `}`, 0, 0},
+		{"phimoe attention and head biases, window, wide sparse mixer", phi + `,"attention_bias":true,"lm_head_bias":true,"sliding_window":6,"router_jitter_noise":0.2}`, 0, 0},
 	} {
-		p := newPlain(test.config)
-		dir := p.save(t, test.bits, test.group)
-		var tokens []int32
-		for range 40 {
-			tokens = append(tokens, int32(p.random.IntN(96)))
-		}
-		want, experts := p.forward(tokens)
-		largest, diff := 0.0, 0.0
-		k := p.integer("num_experts_per_tok", 0)
-		m := load(t, dir, model.Options{KV: "f32", Activations: "f32", MaxRows: 7})
-		d := newDriver(m, 7, true, func(got row) error {
-			for i, z := range want[got.position] {
-				largest, diff = max(largest, math.Abs(z)), max(diff, math.Abs(z-float64(got.logits[i])))
+		t.Run(test.name, func(t *testing.T) {
+			p := newPlain(test.config)
+			dir := p.save(t, test.bits, test.group)
+			var tokens []int32
+			for range 40 {
+				tokens = append(tokens, int32(p.random.IntN(96)))
 			}
-			for l, ids := range experts[got.position] {
-				for _, id := range ids {
-					if !slices.Contains(got.ids[l*k:(l+1)*k], uint16(id)) {
-						t.Errorf("%s: row %d, MoE layer %d: experts %v, want %v", test.config, got.position, l, got.ids[l*k:(l+1)*k], ids)
+			want, experts := p.forward(tokens)
+			largest, diff := 0.0, 0.0
+			_, _, _, _, _, k, _ := p.dims()
+			m := load(t, dir, model.Options{KV: "f32", Activations: "f32", MaxRows: 7})
+			d := newDriver(m, 7, true, func(got row) error {
+				for i, z := range want[got.position] {
+					largest, diff = max(largest, math.Abs(z)), max(diff, math.Abs(z-float64(got.logits[i])))
+				}
+				for l, ids := range experts[got.position] {
+					for _, id := range ids {
+						if !slices.Contains(got.ids[l*k:(l+1)*k], uint16(id)) {
+							t.Errorf("row %d, MoE layer %d: experts %v, want %v", got.position, l, got.ids[l*k:(l+1)*k], ids)
+						}
 					}
 				}
+				return nil
+			})
+			if _, err := d.run(t.Context(), [][]int32{tokens}, 0); err != nil {
+				t.Fatal(err)
 			}
-			return nil
+			t.Logf("%.1e of %.1f, %d bits: %s", diff, largest, test.bits, test.config)
+			if !(diff <= relative*largest) {
+				t.Errorf("logits differ by %v, the largest is %v", diff, largest)
+			}
 		})
-		if _, err := d.run(t.Context(), [][]int32{tokens}, 0); err != nil {
-			t.Fatalf("%s: %v", test.config, err)
-		}
-		t.Logf("%.1e of %.1f, %d bits: %s", diff, largest, test.bits, strings.Replace(test.config, sizes, "", 1))
-		if !(diff <= relative*largest) {
-			t.Errorf("%s: logits differ by %v, the largest is %v", test.config, diff, largest)
-		}
 	}
 }
