@@ -38,7 +38,7 @@ func TestHashesOfLatentAttentionNeverChange(t *testing.T) {
 func TestSharedPagesHoldAllThatAttentionNeeds(t *testing.T) {
 	for _, name := range []string{"deepseek_v3", "glm_moe_dsa", "deepseek_v4"} {
 		m := load(t, filepath.Join("testdata/oracles", name), model.Options{KVTokens: 1024, MaxRows: 50})
-		cache := kv.New(m.Info().KVPages, m.ZeroPage)
+		cache := kv.New(m.Info().KVPages, m.Info().States, m.ZeroPage)
 		prompt := prompts(1, 150, 128)[0]
 		// read gives the logits of the last row of a prompt, and how many positions came from the cache.
 		read := func(owner string, tokens []int32) ([]float32, int) {
