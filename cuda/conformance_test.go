@@ -96,8 +96,8 @@ func (g *rig) input(width int, odd bool) *canon.Buffer {
 	rows := g.p.Limits().Rows
 	v := g.normals(rows*width, 1)
 	for row, factor := range map[int]float32{3: 0, 4: 0x1p-101, 5: 0x1p-99, 6: 0x1p-130, 7: 0x1p60} {
-		for i := range v[row*width : (row+1)*width] {
-			v[row*width+i] *= factor
+		for i := row * width; row < rows && i < (row+1)*width; i++ {
+			v[i] *= factor
 		}
 	}
 	if odd {
