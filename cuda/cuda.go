@@ -43,16 +43,6 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("cuda: %s: %s (%d)", e.Call, e.Text, e.Code)
 }
 
-// sticky says whether the device's context is dead after an error: every later call would return it too, so it must not be
-// taken for the failure of what is tried next.
-func (e *Error) sticky() bool {
-	switch e.Code {
-	case 2, 1, 3, 100, 101, 200, 209, 218, 222, 301, 304, 400, 500, 600, 701, 801, 802: // refused calls leave the context alive
-		return false
-	}
-	return !e.Injected
-}
-
 // Info describes one device.
 type Info struct {
 	Ordinal           int    `json:"ordinal"`

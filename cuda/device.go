@@ -72,6 +72,16 @@ func failure(name string, code int) *Error {
 	return &Error{Call: name, Code: code, Text: C.GoString(C.covey_error_name(C.int(code))) + ": " + C.GoString(C.covey_error_text(C.int(code)))}
 }
 
+// sticky says whether the device's context is dead after an error: every later call would return it too, so it must not be
+// taken for the failure of what is tried next.
+func (e *Error) sticky() bool {
+	switch e.Code {
+	case 2, 1, 3, 100, 101, 200, 209, 218, 222, 301, 304, 400, 500, 600, 701, 801, 802: // refused calls leave the context alive
+		return false
+	}
+	return !e.Injected
+}
+
 // FailAfter lets the n-th driver call from now fail; 0 ends it. Calls is how many were made so far.
 func FailAfter(n int64) { C.covey_fail_after(C.int64_t(n)) }
 

@@ -237,9 +237,7 @@ func (r *runner) allocate(l *loader) error {
 		p.partial, p.partial_blocks = floats(C.int64_t(int64(r.split)*row/4)), C.int32_t(blocks)
 	}
 	r.angles = len(l.angles)
-	for i, a := range l.angles {
-		p.angles[i] = a
-	}
+	copy(p.angles[:], l.angles)
 
 	r.size = int64(unsafe.Sizeof(r.program))
 	place := func(n int) int64 {
