@@ -147,15 +147,15 @@ func (p *plain) latentForward(tokens []int32) (logits [][]float64, chosen [][][]
 		at := fmt.Sprintf("model.layers.%d.", l)
 		expanded, turned := make([][]float64, len(tokens)), make([][]float64, len(tokens))
 		for t := range tokens {
-			h := p.rms(x[t], at+"input_layernorm.weight", eps)
+			h := p.norm(x[t], at+"input_layernorm.weight", eps)
 			var q []float64
 			if query > 0 {
-				q = p.times(p.rms(p.times(h, at+"self_attn.q_a_proj"), at+"self_attn.q_a_layernorm.weight", 1e-6), at+"self_attn.q_b_proj")
+				q = p.times(p.norm(p.times(h, at+"self_attn.q_a_proj"), at+"self_attn.q_a_layernorm.weight", 1e-6), at+"self_attn.q_b_proj")
 			} else {
 				q = p.times(h, at+"self_attn.q_proj")
 			}
 			c := p.times(h, at+"self_attn.kv_a_proj_with_mqa")
-			expanded[t] = p.times(p.rms(c[:rank], at+"self_attn.kv_a_layernorm.weight", 1e-6), at+"self_attn.kv_b_proj")
+			expanded[t] = p.times(p.norm(c[:rank], at+"self_attn.kv_a_layernorm.weight", 1e-6), at+"self_attn.kv_b_proj")
 			turned[t] = c[rank:]
 			turn(turned[t], t, inv, factor, pairs)
 			o := make([]float64, heads*value)
@@ -183,7 +183,7 @@ func (p *plain) latentForward(tokens []int32) (logits [][]float64, chosen [][][]
 			for i, v := range p.times(o, at+"self_attn.o_proj") {
 				x[t][i] += v
 			}
-			h = p.rms(x[t], at+"post_attention_layernorm.weight", eps)
+			h = p.norm(x[t], at+"post_attention_layernorm.weight", eps)
 			y := []float64(nil)
 			if l == 0 {
 				y = p.mlp(h, at+"mlp.")
@@ -202,7 +202,7 @@ func (p *plain) latentForward(tokens []int32) (logits [][]float64, chosen [][][]
 		head = "model.embed_tokens"
 	}
 	for t := range tokens {
-		logits = append(logits, p.times(p.rms(x[t], "model.norm.weight", eps), head))
+		logits = append(logits, p.times(p.norm(x[t], "model.norm.weight", eps), head))
 	}
 	return logits, chosen
 }
