@@ -108,7 +108,7 @@ func Run(ctx context.Context, source *weights.Checkpoint, dir string, o Options,
 	if err != nil {
 		return nil, fmt.Errorf("convert: %w", err)
 	}
-	err = (&run{o: o, source: source, items: items, writer: w, progress: progress}).all(ctx)
+	err = (&run{o: o, source: source, items: items, writer: w, progress: progress, groups: map[int]int{}}).all(ctx)
 	var report *Report
 	if err == nil {
 		report, err = finish(source, spec, items, unused, w, text)
@@ -154,6 +154,8 @@ type run struct {
 	items    []model.Item
 	writer   *weights.ContainerWriter
 	progress func(done, total int64)
+
+	groups map[int]int // by layer, inputs that its experts quantise together
 
 	mu   sync.Mutex // guards used
 	free sync.Cond
@@ -229,6 +231,9 @@ func (r *run) all(ctx context.Context) error {
 			p.err = ctx.Err()
 		}
 		if p.err == nil {
+			p.err = r.agree(r.items[first+n], p)
+		}
+		if p.err == nil {
 			p.err = r.writer.Append(p.tensors, p.block, p.note)
 		}
 		if p.err != nil {
@@ -242,6 +247,25 @@ func (r *run) all(ctx context.Context) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// agree refuses a layer whose shared and routed experts would quantise the same input in different groups: no program runs
+// it.
+func (r *run) agree(item model.Item, p piece) error {
+	if item.Layer < 0 || len(p.tensors) == 0 {
+		return nil
+	}
+	l := p.tensors[0].Layout
+	if !l.Form.Quantised() {
+		return nil
+	}
+	group, known := r.groups[item.Layer]
+	if !known {
+		r.groups[item.Layer] = l.Group
+	} else if group != l.Group {
+		return fmt.Errorf("layer %d: %s is %s, but the other experts of the layer, routed or shared, have groups of %d: choose the same group for both, or bf16 for one", item.Layer, p.tensors[0].Name, l, group)
+	}
+	return nil
 }
 
 // reserve waits until n bytes may be used; one piece always may. false = the conversion ends.

@@ -264,6 +264,13 @@ func TestCancelledConversionStops(t *testing.T) {
 	}
 }
 
+func TestGroupsThatNoProgramRunsAreRefused(t *testing.T) {
+	_, err := Run(t.Context(), open(t, small(t, synthetic.Int4)), filepath.Join(t.TempDir(), "c"), Options{Experts: Int4, Dense: Keep, Group: 64}, nil)
+	if err == nil || !strings.Contains(err.Error(), "choose the same group") {
+		t.Errorf("shared experts in groups of 32 beside routed ones of 64: %v", err)
+	}
+}
+
 func TestReportSaysWhatEachWeightCost(t *testing.T) {
 	dir, report := converted(t, small(t, synthetic.BF16), Options{Experts: Int4, Dense: Int8, Group: 32})
 	text, err := os.ReadFile(filepath.Join(dir, ReportName))
