@@ -16,6 +16,7 @@ static __device__ __forceinline__ int32_t best_of(const float *c, const uint8_t 
     float w = __shfl_xor_sync(FULL, v, h);
     if (j >= 0 && better(w, j, v, at)) { at = j; v = w; }
   }
+  __syncwarp();  // a shuffle orders no memory: the caller may now write gone
   return at;
 }
 
@@ -101,7 +102,7 @@ COVEY_KERNEL covey_router(COVEY_CONST canon_op op, const covey_program *p) {
   for (int32_t r = 0; r < top; r++) {
     int32_t best = best_of(c, gone, 0, n);
     float w = best < 0 ? 0.0f : score == 4 ? mixed(z, gone, best, op.f[3], n) : s[best];
-    __syncwarp();
+    __syncwarp();  // mixed reads gone too
     if (lane == 0) {
       ids[r] = best;
       weights[r] = w;
