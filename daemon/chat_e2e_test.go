@@ -165,6 +165,12 @@ func (b *tab) click(selector string) {
 	b.do(chromedp.Click(chromedp.CSS(selector)))
 }
 
+// stop ends the running answer, which may end by itself before the button is reached.
+func (b *tab) stop() {
+	b.t.Helper()
+	b.until("!" + running + ` || (document.getElementById("stop").click(), false)`)
+}
+
 // press sends one key as a keyboard does: a key that a handler has taken writes no text.
 func (b *tab) press(name, code string, virtual int64, modifiers chromedp.Modifier) {
 	b.t.Helper()
@@ -274,7 +280,7 @@ func TestAPersonChatsInABrowser(t *testing.T) {
 	b.click(`[data-action="regenerate"]`)
 	b.until(running)
 	b.until(`document.querySelector(".open-text").innerText.length > 5`)
-	b.click("#stop")
+	b.stop()
 	b.until(`document.querySelector(".msg-answer .branches .num")?.innerText === "2/2"`)
 	b.click(".msg-answer .branches button")
 	b.until(`document.querySelector(".msg-answer .branches .num")?.innerText === "1/2"`)
@@ -328,7 +334,7 @@ func TestTwoTabsShowTheSameAnswer(t *testing.T) {
 	second.live()
 	second.until(running)
 	second.until(`document.querySelector(".open-text").innerText.length > 20`)
-	second.click("#stop")
+	second.stop()
 	for _, b := range []*tab{first, second} {
 		b.until("!" + running)
 		b.until(`document.querySelector(".stats")`)
@@ -369,6 +375,7 @@ func TestConversationsAreManagedInABrowser(t *testing.T) {
 
 	// Settings: what departs from the model's defaults is counted.
 	b.click(item + " a")
+	b.until(`location.pathname !== "/"`) // the page that is left is live too
 	b.live()
 	b.click(`[data-action="settings"]`)
 	b.do(chromedp.SetValue(chromedp.CSS("#set-top_k"), "40"))

@@ -79,7 +79,7 @@ func TestExpertsLightUpWhileAnotherTabGenerates(t *testing.T) {
 	t.Logf("colours of 928 cells made and uploaded in %s us with %s", eval[string](board, `document.getElementById("experts").dataset.updateUs`),
 		eval[string](board, `document.getElementById("experts").dataset.renderer`))
 
-	chat.click("#stop")
+	chat.stop()
 	chat.until(`document.querySelector(".stats")`)
 	message := eval[string](chat, `document.querySelector(".msg-answer").id.slice(2)`)
 
