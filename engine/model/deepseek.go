@@ -60,27 +60,16 @@ func glm4MoELite(c *config) Spec {
 }
 
 // deepseekV32 is DeepSeek-V3.2: V3 with an indexer on every layer that chooses the positions a row attends.
-func deepseekV32(c *config) Spec {
-	s := c.common()
-	s.NormEps = float32(c.positive("rms_norm_eps", 1e-6))
-	c.latent(&s)
-	s.Pairing = canon.Pairs
-	s.MoE = c.sigmoidGroups(1, true)
-	c.only("topk_method", "noaux_tc")
-	c.only("scoring_func", "sigmoid")
-	s.MLPBias = c.boolean("mlp_bias", false)
-	s.DenseInner = c.integer("intermediate_size", required, 1, 1<<20)
-	s.Dense = c.denseListed(s.Layers, c.integer("first_k_dense_replace", 3, 0, 1024))
-	c.indexed(&s, canon.Half)
-	c.training()
-	return s
-}
+func deepseekV32(c *config) Spec { return c.sparse(1e-6, canon.Half) }
 
 // glmMoEDSA is GLM-5: DeepSeek-V3.2 whose indexer rotates neighbours, as its attention does, and which shares what it kept
 // with the layers behind it that have none.
-func glmMoEDSA(c *config) Spec {
+func glmMoEDSA(c *config) Spec { return c.sparse(1e-5, canon.Pairs) }
+
+// sparse reads a model of DeepSeek-V3's blocks with indexers, whose rotation is paired as pairing says; eps is the norms' default.
+func (c *config) sparse(eps float64, pairing canon.Pairing) Spec {
 	s := c.common()
-	s.NormEps = float32(c.positive("rms_norm_eps", 1e-5))
+	s.NormEps = float32(c.positive("rms_norm_eps", eps))
 	c.latent(&s)
 	s.Pairing = canon.Pairs
 	s.MoE = c.sigmoidGroups(1, true)
@@ -89,7 +78,7 @@ func glmMoEDSA(c *config) Spec {
 	s.MLPBias = c.boolean("mlp_bias", false)
 	s.DenseInner = c.integer("intermediate_size", required, 1, 1<<20)
 	s.Dense = c.denseListed(s.Layers, c.integer("first_k_dense_replace", 3, 0, 1024))
-	c.indexed(&s, canon.Pairs)
+	c.indexed(&s, pairing)
 	c.training()
 	return s
 }
