@@ -21,12 +21,12 @@ import (
 
 // Limits on what a file may hold. Real ones stay far below each of them.
 const (
-	MaxHeader   = 40 << 20 // bytes before the data: long vocabularies take 15 MB
+	MaxHeader   = 24 << 20 // bytes before the data: long vocabularies take 15 MB
 	maxEntries  = 1 << 12  // metadata entries
 	maxTensors  = 1 << 16  // tensors of one file
 	maxKey      = 1 << 8   // bytes of a key or of a tensor's name
 	maxText     = 1 << 24  // bytes of one string: a chat template, or a whole tokenizer
-	maxElements = 1 << 20  // elements of one array: the longest vocabularies have 450,000 merges
+	maxElements = 1 << 19  // elements of one array: the longest vocabularies have 450,000 merges
 	maxDims     = 4        // dimensions of a tensor
 	maxAlign    = 1 << 20  // bytes; 32 is the common one
 )

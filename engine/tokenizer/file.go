@@ -5,7 +5,6 @@ package tokenizer
 // jobs, not of the vocabulary, and are not applied.
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -13,9 +12,11 @@ import (
 
 // Limits on what a file may hold.
 const (
-	maxID     = 1 << 20 // highest token id
+	maxID     = 1 << 19 // highest token id
+	maxList   = 1 << 19 // tokens of the vocabulary, and merges: the longest in use have 262,144 and 450,000
 	maxToken  = 4 << 10 // longest token, in bytes
 	maxAdded  = 1 << 20 // all added tokens together, in bytes
+	maxText   = 1 << 20 // longest string of the JSON
 	maxDepth  = 64      // deepest nesting of the JSON
 	maxStages = 64      // pre-tokenizer stages
 )
@@ -27,10 +28,10 @@ type fileConfig struct {
 	PreTokenizer  *preTokenizerConfig
 	PostProcessor *postProcessorConfig
 	Decoder       *decoderConfig
-	model         rawJSON
+	Model         modelConfig
 }
 
-// modelConfig is the model, with its two long lists unread.
+// modelConfig is the model.
 type modelConfig struct {
 	Type                    string
 	UnkToken                *string
@@ -40,7 +41,9 @@ type modelConfig struct {
 	FuseUnk                 bool
 	ByteFallback            bool
 	IgnoreMerges            bool
-	vocab, merges           rawJSON
+	vocab                   map[string]int32
+	merges                  []mergeNames
+	unigram                 bool // vocab is a list, as other models than byte-pair encodings have it
 }
 
 // patternConfig is a pattern: one of a string and a regular expression.
@@ -65,13 +68,17 @@ func unsupported(where, kind string) error {
 }
 
 // Parse builds a tokenizer from the bytes of a tokenizer.json.
-func Parse(data []byte) (*Tokenizer, error) {
+func Parse(data []byte) (*Tokenizer, error) { return parse(string(data)) }
+
+// parse is Parse of a text, which is not kept.
+func parse(text string) (*Tokenizer, error) {
 	var c fileConfig
-	err := readObject(data, map[string]any{
+	r := jsonReader{data: text}
+	r.object(map[string]any{
 		"added_tokens": &c.AddedTokens, "normalizer": &c.Normalizer, "pre_tokenizer": &c.PreTokenizer,
-		"post_processor": &c.PostProcessor, "decoder": &c.Decoder, "model": &c.model,
+		"post_processor": &c.PostProcessor, "decoder": &c.Decoder, "model": func() { c.Model.read(&r) },
 	})
-	if err != nil {
+	if err := r.end(); err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
 	t, err := build(&c)
@@ -83,8 +90,7 @@ func Parse(data []byte) (*Tokenizer, error) {
 
 func build(c *fileConfig) (*Tokenizer, error) {
 	t := &Tokenizer{added: make(map[string]int32, len(c.AddedTokens)), raw: newMatcher(), normed: newMatcher()}
-	merges, err := t.buildModel(c.model)
-	if err != nil {
+	if err := t.buildModel(&c.Model); err != nil {
 		return nil, err
 	}
 	if err := t.nameTokens(c.AddedTokens); err != nil {
@@ -130,40 +136,44 @@ func build(c *fileConfig) (*Tokenizer, error) {
 		return nil, err
 	}
 	t.model.prepare(t.special)
-	t.model.seams = t.model.findSeams(merges)
+	t.model.seams = t.model.findSeams(c.Model.merges)
+	t.settle()
 	t.encoders.New = func() any { return &encoder{t: t, cache: make(map[string]cached)} }
 	return t, nil
 }
 
-// buildModel reads the vocabulary and the merges.
-func (t *Tokenizer) buildModel(raw rawJSON) ([]mergeNames, error) {
-	if len(raw) == 0 {
-		return nil, fmt.Errorf("model: missing")
-	}
-	var c modelConfig
-	err := readObject(raw, map[string]any{
+// read reads the model where r stands.
+func (c *modelConfig) read(r *jsonReader) {
+	r.object(map[string]any{
 		"type": &c.Type, "unk_token": &c.UnkToken, "dropout": &c.Dropout, "fuse_unk": &c.FuseUnk,
 		"continuing_subword_prefix": &c.ContinuingSubwordPrefix, "end_of_word_suffix": &c.EndOfWordSuffix,
-		"byte_fallback": &c.ByteFallback, "ignore_merges": &c.IgnoreMerges, "vocab": &c.vocab, "merges": &c.merges,
+		"byte_fallback": &c.ByteFallback, "ignore_merges": &c.IgnoreMerges,
+		"vocab": func() {
+			if c.unigram = r.peek() == '['; c.unigram {
+				r.value()
+				return
+			}
+			c.vocab = r.vocab()
+		},
+		"merges": func() { c.merges = r.merges() },
 	})
-	if err != nil {
-		return nil, fmt.Errorf("model: %w", err)
-	}
+}
+
+// buildModel makes the model of its vocabulary and merges.
+func (t *Tokenizer) buildModel(c *modelConfig) error {
 	// Files written before models had a type are byte-pair encodings when they have merges.
-	if c.Type != "BPE" && !(c.Type == "" && len(c.merges) > 0) {
-		return nil, unsupported("model", c.Type)
+	switch {
+	case c.Type == "" && c.vocab == nil && !c.unigram:
+		return fmt.Errorf("model: missing")
+	case c.Type != "BPE" && !(c.Type == "" && c.merges != nil):
+		return unsupported("model", c.Type)
+	case len(c.vocab) == 0:
+		return fmt.Errorf("model.vocab: empty")
 	}
 	if c.Dropout != nil && *c.Dropout > 0 {
-		return nil, fmt.Errorf("model: dropout %g is %w; it makes tokens random", *c.Dropout, ErrUnsupported)
+		return fmt.Errorf("model: dropout %g is %w; it makes tokens random", *c.Dropout, ErrUnsupported)
 	}
-	vocab, err := parseVocab(c.vocab)
-	if err != nil {
-		return nil, err
-	}
-	names, err := parseMerges(c.merges)
-	if err != nil {
-		return nil, err
-	}
+	vocab, names := c.vocab, c.merges
 	m := &bpe{vocab: vocab, fuseUnk: c.FuseUnk, byteFallback: c.ByteFallback, ignoreMerges: c.IgnoreMerges}
 	if c.ContinuingSubwordPrefix != nil {
 		m.prefix = *c.ContinuingSubwordPrefix
@@ -173,7 +183,7 @@ func (t *Tokenizer) buildModel(raw rawJSON) ([]mergeNames, error) {
 	}
 	if c.UnkToken != nil {
 		if m.unk, m.hasUnk = vocab[*c.UnkToken]; !m.hasUnk {
-			return nil, fmt.Errorf("model.unk_token: %q is not in the vocabulary", *c.UnkToken)
+			return fmt.Errorf("model.unk_token: %q is not in the vocabulary", *c.UnkToken)
 		}
 	}
 	m.merges = newMergeTable(len(names))
@@ -181,16 +191,16 @@ func (t *Tokenizer) buildModel(raw rawJSON) ([]mergeNames, error) {
 		a, okA := vocab[p.a]
 		b, okB := vocab[p.b]
 		if !okA || !okB || !strings.HasPrefix(p.b, m.prefix) {
-			return nil, fmt.Errorf("model.merges[%d]: %.40q + %.40q: a side is not in the vocabulary", rank, p.a, p.b)
+			return fmt.Errorf("model.merges[%d]: %.40q + %.40q: a side is not in the vocabulary", rank, p.a, p.b)
 		}
 		merged, ok := vocab[p.a+p.b[len(m.prefix):]]
 		if !ok {
-			return nil, fmt.Errorf("model.merges[%d]: %.40q + %.40q: the result is not in the vocabulary", rank, p.a, p.b)
+			return fmt.Errorf("model.merges[%d]: %.40q + %.40q: the result is not in the vocabulary", rank, p.a, p.b)
 		}
 		m.merges.put(a, b, int32(rank), merged)
 	}
 	t.model = m
-	return names, nil
+	return nil
 }
 
 // nameTokens fills the tables by id from the vocabulary and the added tokens.
@@ -242,59 +252,104 @@ func (t *Tokenizer) nameTokens(added []addedToken) error {
 	return nil
 }
 
+// settle copies the vocabulary out of the file's text, all of which would stay in memory with any part of it.
+func (t *Tokenizer) settle() {
+	vocab := make(map[string]int32, len(t.model.vocab))
+	for token, id := range t.model.vocab {
+		own := strings.Clone(token)
+		vocab[own], t.names[id] = id, own
+	}
+	t.model.vocab = vocab
+}
+
 // mergeNames is a merge by its two sides.
 type mergeNames struct{ a, b string }
 
-// parseVocab reads {"token": id, ...}.
-func parseVocab(raw rawJSON) (map[string]int32, error) {
-	r := jsonReader{data: raw}
-	vocab := make(map[string]int32, bytes.Count(raw, []byte{','})+1)
+// vocab reads {"token": id, ...}.
+func (r *jsonReader) vocab() map[string]int32 {
+	n := r.count('{', '}', "tokens", func() {
+		r.skipText()
+		r.want(':')
+		r.number()
+	})
+	vocab := make(map[string]int32, n)
 	for more := r.open('{', '}'); more; more = r.next('}') {
 		token := r.text()
 		r.want(':')
 		id := r.number()
-		if r.err == nil && id > maxID {
-			r.err = fmt.Errorf("%.40q has id %d; at most %d are read", token, id, maxID)
-		}
-		if r.err == nil && len(token) > maxToken {
-			r.err = fmt.Errorf("id %d: token of %d bytes; at most %d are read", id, len(token), maxToken)
-		}
+		before := len(vocab)
 		vocab[token] = int32(id)
+		switch {
+		case r.err != nil:
+		case id > maxID:
+			r.err = fmt.Errorf("%.40q has id %d; at most %d are read", token, id, maxID)
+		case len(token) > maxToken:
+			r.err = fmt.Errorf("id %d: token of %d bytes; at most %d are read", id, len(token), maxToken)
+		case len(vocab) == before:
+			r.err = fmt.Errorf("%.40q is given twice", token)
+		}
 	}
-	if err := r.end(); err != nil {
-		return nil, fmt.Errorf("model.vocab: %w", err)
-	}
-	if len(vocab) == 0 {
-		return nil, fmt.Errorf("model.vocab: empty")
-	}
-	return vocab, nil
+	r.within("model.vocab")
+	return vocab
 }
 
-// parseMerges reads ["a b", ...] or [["a", "b"], ...].
-func parseMerges(raw rawJSON) ([]mergeNames, error) {
-	r := jsonReader{data: raw}
-	merges := make([]mergeNames, 0, bytes.Count(raw, []byte{','})/2+1)
-	for more := r.open('[', ']'); more; more = r.next(']') {
+// merges reads ["a b", ...] or [["a", "b"], ...].
+func (r *jsonReader) merges() []mergeNames {
+	n := r.count('[', ']', "merges", func() {
 		if r.take('[') {
-			a := r.text()
+			r.skipText()
 			r.want(',')
-			b := r.text()
+			r.skipText()
 			r.want(']')
-			merges = append(merges, mergeNames{a, b})
-			continue
+			return
 		}
-		s := r.text()
-		if strings.HasPrefix(s, "#version") {
-			continue
+		r.skipText()
+	})
+	merges := make([]mergeNames, 0, n)
+	for more := r.open('[', ']'); more; more = r.next(']') {
+		var m mergeNames
+		if r.take('[') {
+			m.a = r.text()
+			r.want(',')
+			m.b = r.text()
+			r.want(']')
+		} else {
+			s := r.text()
+			if strings.HasPrefix(s, "#version") {
+				continue
+			}
+			var ok bool
+			m.a, m.b, ok = strings.Cut(s, " ")
+			if r.err == nil && (!ok || strings.Contains(m.b, " ")) {
+				r.err = fmt.Errorf("entry %d: %.40q is not two tokens with a space between", len(merges), s)
+			}
 		}
-		a, b, ok := strings.Cut(s, " ")
-		if r.err == nil && (!ok || strings.Contains(b, " ")) {
-			r.err = fmt.Errorf("entry %d: %.40q is not two tokens with a space between", len(merges), s)
-		}
-		merges = append(merges, mergeNames{a, b})
+		merges = append(merges, m)
 	}
-	if err := r.end(); err != nil {
-		return nil, fmt.Errorf("model.merges: %w", err)
+	r.within("model.merges")
+	return merges
+}
+
+// count reads a list or object without keeping anything, and goes back to its beginning: a file that is wrong at its end, or
+// too long, costs no memory, and one that is not costs as much as it needs.
+func (r *jsonReader) count(begin, end byte, what string, element func()) int {
+	n, at := 0, r.at
+	for more := r.open(begin, end); more; more = r.next(end) {
+		if element(); n == maxList && r.err == nil {
+			r.err = fmt.Errorf("more than the %d %s that are read", maxList, what)
+		}
+		n++
 	}
-	return merges, nil
+	if r.err != nil {
+		return 0
+	}
+	r.at = at
+	return n
+}
+
+// within says of an error where it was met.
+func (r *jsonReader) within(place string) {
+	if r.err != nil {
+		r.err = fmt.Errorf("%s: %w", place, r.err)
+	}
 }

@@ -1,7 +1,7 @@
 package tokenizer
 
-// A small JSON reader for the two lists that make up nearly all of a tokenizer.json. Reading them once, without the
-// validation and reflection passes of encoding/json, halves the loading time; everything small goes to encoding/json.
+// A small JSON reader for the two lists that make up nearly all of a tokenizer.json. They are read where they stand, in one
+// pass over the file and without a copy of their strings; everything small goes to encoding/json.
 
 import (
 	"encoding/json"
@@ -9,37 +9,41 @@ import (
 	"unicode/utf8"
 )
 
-// rawJSON is the bytes of a value that has been skipped, not yet checked.
-type rawJSON []byte
+// jsonReader walks JSON. The first error stops it: every later call does nothing. Strings without escapes are parts of data.
+type jsonReader struct {
+	data string
+	at   int
+	err  error
+}
 
-// readObject reads an object's fields into targets by name, a *rawJSON unread; other fields are skipped.
-func readObject(data []byte, targets map[string]any) error {
-	r := jsonReader{data: data}
+// object reads an object's fields into targets by name; other fields are skipped. A target that is a function reads its value
+// itself. A known field may stand there once.
+func (r *jsonReader) object(targets map[string]any) {
+	seen := map[string]bool{}
 	for more := r.open('{', '}'); more; more = r.next('}') {
 		name := r.text()
 		r.want(':')
+		target := targets[name]
+		if target == nil {
+			r.value()
+			continue
+		}
+		if seen[name] && r.err == nil {
+			r.err = fmt.Errorf("offset %d: %s is given twice", r.at, name)
+		}
+		seen[name] = true
+		if read, ok := target.(func()); ok {
+			read()
+			continue
+		}
 		value := r.value()
 		if r.err != nil {
-			break
+			return
 		}
-		switch target := targets[name].(type) {
-		case nil:
-		case *rawJSON:
-			*target = value
-		default:
-			if err := json.Unmarshal(value, target); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
+		if err := json.Unmarshal([]byte(value), target); err != nil {
+			r.err = fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	return r.end()
-}
-
-// jsonReader walks JSON. The first error stops it: every later call does nothing.
-type jsonReader struct {
-	data []byte
-	at   int
-	err  error
 }
 
 func (r *jsonReader) fail(wanted string) {
@@ -62,6 +66,14 @@ func (r *jsonReader) take(c byte) bool {
 		return true
 	}
 	return false
+}
+
+// peek is the next character that is not white space, 0 at the end.
+func (r *jsonReader) peek() byte {
+	if r.blank(); r.at < len(r.data) {
+		return r.data[r.at]
+	}
+	return 0
 }
 
 // want takes c or fails.
@@ -101,24 +113,30 @@ func (r *jsonReader) text() string {
 	if r.err != nil {
 		return ""
 	}
-	if !escaped && utf8.Valid(raw) {
-		return string(raw)
+	if !escaped && utf8.ValidString(raw) {
+		return raw
 	}
 	var s string
-	if err := json.Unmarshal(r.data[start:r.at], &s); err != nil || !utf8.Valid(raw) {
+	if err := json.Unmarshal([]byte(r.data[start:r.at]), &s); err != nil || !utf8.ValidString(raw) {
 		r.at = start
 		r.fail("valid string")
 	}
 	return s
 }
 
+// skipText reads past a string.
+func (r *jsonReader) skipText() {
+	r.blank()
+	r.quoted()
+}
+
 // quoted skips a string and returns what is between its quotes.
-func (r *jsonReader) quoted() (raw []byte, escaped bool) {
+func (r *jsonReader) quoted() (raw string, escaped bool) {
 	if r.err != nil || r.at >= len(r.data) || r.data[r.at] != '"' {
 		r.fail("string")
-		return nil, false
+		return "", false
 	}
-	for i := r.at + 1; i < len(r.data); i++ {
+	for i := r.at + 1; i < min(len(r.data), r.at+maxText); i++ {
 		switch c := r.data[i]; {
 		case c == '\\':
 			escaped = true
@@ -130,18 +148,18 @@ func (r *jsonReader) quoted() (raw []byte, escaped bool) {
 		case c < ' ':
 			r.at = i
 			r.fail("character that may stand in a string")
-			return nil, false
+			return "", false
 		}
 	}
-	r.fail("string that ends")
-	return nil, false
+	r.fail(fmt.Sprintf("string that ends within %d bytes", maxText))
+	return "", false
 }
 
 // number reads a whole number that is not negative; above 2^40 it stays there.
 func (r *jsonReader) number() int {
 	r.blank()
 	n, start := 0, r.at
-	for r.at < len(r.data) && r.data[r.at] >= '0' && r.data[r.at] <= '9' {
+	for r.at < len(r.data) && r.at < start+20 && r.data[r.at] >= '0' && r.data[r.at] <= '9' {
 		n = min(n*10+int(r.data[r.at]-'0'), 1<<40)
 		r.at++
 	}
@@ -151,8 +169,8 @@ func (r *jsonReader) number() int {
 	return n
 }
 
-// value skips a value by its brackets and strings and returns its bytes.
-func (r *jsonReader) value() rawJSON {
+// value skips a value by its brackets and strings and returns its text, not yet checked.
+func (r *jsonReader) value() string {
 	r.blank()
 	start, depth := r.at, 0
 	for r.err == nil && r.at < len(r.data) {
@@ -177,5 +195,5 @@ func (r *jsonReader) value() rawJSON {
 		r.at++
 	}
 	r.fail("value that ends")
-	return nil
+	return ""
 }

@@ -145,7 +145,7 @@ func TestMalformedFilesAreRefusedWithTheFieldAndTheReason(t *testing.T) {
 		"offset 0: '{' expected":           ``,
 		"model: missing":                   `{}`,
 		"model.vocab: empty":               `{"model": {"type": "BPE", "vocab": {}, "merges": []}}`,
-		"offset 15: whole number expected": `{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1.5}, "merges": []}}`,
+		"offset 50: whole number expected": `{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1.5}, "merges": []}}`,
 		"has id 9999999":                   `{"model": {"type": "BPE", "vocab": {"a": 9999999}, "merges": []}}`,
 		"share id 0":                       `{"model": {"type": "BPE", "vocab": {"b": 0, "a": 0}, "merges": []}}`,
 		`merges[0]: "a" + "b": a side is not in the vocabulary`:   `{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}`,
@@ -158,7 +158,10 @@ func TestMalformedFilesAreRefusedWithTheFieldAndTheReason(t *testing.T) {
 		`post_processor: more than 64 tokens around a text`:       `{"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"x": {"ids": [0` + strings.Repeat(",0", 64) + `]}}}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}`,
 		`normalizer: Replace by 65 bytes; at most 64`:             `{"normalizer": {"type": "Replace", "pattern": {"Regex": "a"}, "content": "` + strings.Repeat("b", 65) + `"}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}`,
 		`normalizer: Prepend of 65 bytes; at most 64`:             `{"normalizer": {"type": "Prepend", "prepend": "` + strings.Repeat("b", 65) + `"}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}`,
-		`nesting of at most 64`:                                   `{"model": ` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`,
+		`offset 10: '{' expected`:                                 `{"model": [[[]]]}`,
+		`model.vocab: "a" is given twice`:                         `{"model": {"type": "BPE", "vocab": {"a": 0, "\u0061": 1}, "merges": []}}`,
+		`model is given twice`:                                    `{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "model": {}}`,
+		`nesting of at most 64`:                                   `{"model": {"vocab": ` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}}`,
 		`pattern "(": error parsing regexp`:                       `{"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated"}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}`,
 	} {
 		_, err := Parse([]byte(file))

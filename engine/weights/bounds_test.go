@@ -128,11 +128,11 @@ func TestKnownAttacksOnParsersAreRefusedCheaply(t *testing.T) {
 		// Names that leave the folder.
 		{"parent folder in the index", map[string][]byte{"config.json": config(), index: []byte(`{"weight_map":{"a":"../../etc/x.safetensors"}}`)}, "not a plain .safetensors name"},
 		// The longest files that are read at all, wrong at their very end.
-		{"24 MB of tensors, the last one cut off", map[string][]byte{"config.json": config(), "model.safetensors": safetensors(`{`+repeated(1<<17-1, `"%0130d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}`)+`,"a`, nil)}, "a string that does not end"},
-		{"24 MB of metadata", map[string][]byte{"config.json": config(), "model.safetensors": safetensors(`{"__metadata__":{`+repeated(4096, `"%d":"`+strings.Repeat("x", 6_000)+`"`)+`},"a":{}}`, nil)}, "dtype or shape missing"},
+		{"12 MB of tensors, the last one cut off", map[string][]byte{"config.json": config(), "model.safetensors": safetensors(`{`+repeated(1<<16-1, `"%0130d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}`)+`,"a`, nil)}, "a string that does not end"},
+		{"12 MB of metadata", map[string][]byte{"config.json": config(), "model.safetensors": safetensors(`{"__metadata__":{`+repeated(4096, `"%d":"`+strings.Repeat("x", 3_000)+`"`)+`},"a":{}}`, nil)}, "dtype or shape missing"},
 		{"45 MB of an index, wrong at its end", map[string][]byte{"config.json": config(), index: []byte(`{"weight_map":{` + repeated(1<<18-1, `"%0140d":"m.safetensors"`) + `,"a":1}}`)}, `'1' where '"'`},
-		{"GGUF with 40 MB of tokens, wrong at their end", gguf(func(w *ggufWriter) {
-			list := slices.Repeat([]string{strings.Repeat("x", 31)}, 1<<20-1)
+		{"GGUF with 24 MB of tokens, wrong at their end", gguf(func(w *ggufWriter) {
+			list := slices.Repeat([]string{strings.Repeat("x", 39)}, 1<<19-1)
 			w.strings("tokenizer.ggml.tokens", append(list, "\xff")...)
 		}), "is not UTF-8"},
 	} {

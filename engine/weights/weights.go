@@ -31,8 +31,8 @@ const (
 	MaxDims    = 8        // dimensions of one tensor
 
 	maxSide       = 1 << 30  // bytes of a side file
-	maxFileHeader = 24 << 20 // bytes of one safetensors header
-	maxPerFile    = 1 << 17  // tensors of one safetensors file
+	maxFileHeader = 12 << 20 // bytes of one safetensors header
+	maxPerFile    = 1 << 16  // tensors of one safetensors file
 	maxMetadata   = 1 << 12  // entries of __metadata__
 	maxNote       = 8 << 20  // bytes of one of them
 	maxName       = 255      // bytes of a file's name, as file systems have it
