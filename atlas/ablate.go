@@ -31,10 +31,10 @@ import (
 
 // AblateOptions of an ablation. The zero value of a field means its default.
 type AblateOptions struct {
-	Labels   int    // labels to test one by one, strongest of each topic in turn, lexical ones last; 0 = one a topic, -1 = none
+	Labels   int    // labels to test one by one, those of each topic in turn, in the order of Atlas.strongest; 0 = one a topic, -1 = none
 	Groups   bool   // also test all specialists of each topic together
 	Controls int    // controls a label or group; 0 = 10
-	Others   int    // sealed texts of every other topic; 0 = 1
+	Others   int    // sealed texts of every other topic, the shortest; 0 = 1
 	Draws    int    // of the bootstrap over texts; 0 = 2000
 	Seed     uint64 // 0 = 1
 	InFlight int    // forwards at once; 0 = 16
@@ -69,7 +69,7 @@ type trial struct {
 }
 
 // Ablate measures causal effects on the set's sealed texts and returns a copy of the atlas that shows them. The atlas must
-// be of the same model, numerics and set. progress counts forwards.
+// be of the same model, numerics and set. progress counts readings.
 func Ablate(ctx context.Context, m Model, set *probes.Set, a *Atlas, o AblateOptions, progress func(Progress)) (*Atlas, error) {
 	o = o.withDefaults(len(a.Topics))
 	info := m.Info()
@@ -107,31 +107,25 @@ func Ablate(ctx context.Context, m Model, set *probes.Set, a *Atlas, o AblateOpt
 
 // trials chooses what to test, with its controls and texts.
 func (a *Atlas) trials(set *probes.Set, o AblateOptions) ([]trial, error) {
-	byTopic := make([][]int, len(a.Topics)) // labels, best first
-	for i, l := range a.Labels {
-		byTopic[l.Topic] = append(byTopic[l.Topic], i)
-	}
-	for _, list := range byTopic {
-		slices.SortStableFunc(list, func(x, y int) int {
-			p, q := &a.Labels[x], &a.Labels[y]
-			if p.Lexical != q.Lexical {
-				return map[bool]int{false: -1, true: 1}[p.Lexical]
-			}
-			return cmp.Compare(q.Low, p.Low)
-		})
-	}
-	sealed := make([][]string, len(a.Topics))
+	byTopic := a.strongest()
+	sealed := make([][]probes.Probe, len(a.Topics))
 	for _, p := range inSplit(set, probes.Sealed) {
 		c := slices.Index(a.Topics, p.Topic)
-		sealed[c] = append(sealed[c], p.ID)
+		sealed[c] = append(sealed[c], p)
 	}
 	texts := func(c int) (on, off []string) {
-		for t, ids := range sealed {
-			if t == c {
-				on = ids
-				continue
+		for t, list := range sealed {
+			if t != c { // the shortest: they stand for texts that the label is not about, whatever they are
+				list = slices.SortedStableFunc(slices.Values(list), func(x, y probes.Probe) int { return cmp.Compare(len(x.Text), len(y.Text)) })
+				list = list[:min(o.Others, len(list))]
 			}
-			off = append(off, ids[:min(o.Others, len(ids))]...)
+			for _, p := range list {
+				if t == c {
+					on = append(on, p.ID)
+				} else {
+					off = append(off, p.ID)
+				}
+			}
 		}
 		return on, off
 	}
@@ -185,6 +179,39 @@ func (a *Atlas) trials(set *probes.Set, o AblateOptions) ([]trial, error) {
 		return nil, errors.New("atlas: ablation: the atlas has no label to test")
 	}
 	return out, nil
+}
+
+// strongest lists the labels of each topic in the order in which they are tested: those that are more than lexical first,
+// then by the lower bound of the lift, but the strongest of a layer takes the layer's others along, because labels of one
+// layer share most of their controls.
+func (a *Atlas) strongest() [][]int {
+	out := make([][]int, len(a.Topics))
+	for i, l := range a.Labels {
+		out[l.Topic] = append(out[l.Topic], i)
+	}
+	for c, list := range out {
+		slices.SortStableFunc(list, func(x, y int) int {
+			p, q := &a.Labels[x], &a.Labels[y]
+			if p.Lexical != q.Lexical {
+				return map[bool]int{false: -1, true: 1}[p.Lexical]
+			}
+			return cmp.Compare(q.Low, p.Low)
+		})
+		out[c] = nil
+		for len(list) > 0 {
+			first := a.Labels[list[0]]
+			var rest []int
+			for _, i := range list {
+				if l := &a.Labels[i]; l.Layer == first.Layer && l.Lexical == first.Lexical {
+					out[c] = append(out[c], i)
+				} else {
+					rest = append(rest, i)
+				}
+			}
+			list = rest
+		}
+	}
+	return out
 }
 
 // controls returns sets of experts like the given ones: same layers, share on topic c as near as possible, none labelled
@@ -274,8 +301,8 @@ func wanted(trials []trial) []ablated {
 	return out
 }
 
-// AblationForwards is how many texts Ablate reads: the total of its job.
-func AblationForwards(set *probes.Set, a *Atlas, o AblateOptions) (int, error) {
+// AblationReadings is how many readings Ablate makes, each a text without some experts or as it is: the total of its job.
+func AblationReadings(set *probes.Set, a *Atlas, o AblateOptions) (int, error) {
 	trials, err := a.trials(set, o.withDefaults(len(a.Topics)))
 	if err != nil {
 		return 0, err
@@ -297,12 +324,38 @@ func (r *ablation) encode(set *probes.Set) error {
 		if err != nil {
 			return fmt.Errorf("atlas: encoding probe %q: %w", w.text, err)
 		}
-		if p.To-max(p.From, 1) < 1 {
-			return fmt.Errorf("atlas: probe %q has no token with a log-probability", w.text)
+		if err := (&Score{From: p.From, To: p.To}).check(len(p.Tokens)); err != nil {
+			return fmt.Errorf("probe %q: %w", w.text, err)
 		}
 		r.texts[w.text] = p
 	}
 	return nil
+}
+
+// atOnce is how many removals of a text make one forward: what the reading of the text as it is costs is small beside them,
+// and what a stop loses is small too.
+const atOnce = 48
+
+// tasks cuts what is missing into forwards: removals of one text together, in order of their layers, so that they can begin
+// there side by side.
+func tasks(missing []ablated) [][]ablated {
+	byText := map[string][]ablated{}
+	var order []string
+	for _, w := range missing {
+		if byText[w.text] == nil {
+			order = append(order, w.text)
+		}
+		byText[w.text] = append(byText[w.text], w)
+	}
+	var out [][]ablated
+	for _, text := range order {
+		list := byText[text]
+		slices.SortStableFunc(list, func(x, y ablated) int { return cmp.Compare(firstLayer(x.banned), firstLayer(y.banned)) })
+		for part := range slices.Chunk(list, atOnce) {
+			out = append(out, part)
+		}
+	}
+	return out
 }
 
 // run reads what is wanted and not stored.
@@ -331,24 +384,29 @@ func (r *ablation) run(ctx context.Context, report func(Phase, int, int, time.Du
 	group.SetLimit(o.InFlight)
 	var mu sync.Mutex
 	start, done := time.Now(), 0
-	for _, w := range missing {
+	for _, part := range tasks(missing) {
 		if running.Err() != nil {
 			break
 		}
 		group.Go(func() error {
-			v, err := r.read(running, w)
+			values, err := r.read(running, part)
 			if err != nil {
-				return fmt.Errorf("atlas: reading probe %q without %d experts: %w", w.text, len(w.banned), err)
+				return fmt.Errorf("atlas: reading probe %q without experts: %w", part[0].text, err)
 			}
 			if o.Store != nil {
-				result := store.JobResult{Prompt: w.key, Numerics: numerics, Data: binary.LittleEndian.AppendUint64(nil, math.Float64bits(v))}
-				if _, err := o.Store.PutResults(running, o.Job, result); err != nil {
-					return fmt.Errorf("atlas: storing probe %q: %w", w.key, err)
+				results := make([]store.JobResult, len(part))
+				for i, w := range part {
+					results[i] = store.JobResult{Prompt: w.key, Numerics: numerics, Data: binary.LittleEndian.AppendUint64(nil, math.Float64bits(values[i]))}
+				}
+				if _, err := o.Store.PutResults(running, o.Job, results...); err != nil {
+					return fmt.Errorf("atlas: storing probe %q: %w", part[0].text, err)
 				}
 			}
 			mu.Lock()
-			r.values[w.key] = v
-			done++
+			for i, w := range part {
+				r.values[w.key] = values[i]
+			}
+			done += len(part)
 			n := done
 			mu.Unlock()
 			left := time.Since(start) / time.Duration(n) * time.Duration(len(missing)-n)
@@ -365,22 +423,32 @@ func (r *ablation) run(ctx context.Context, report func(Phase, int, int, time.Du
 	return nil
 }
 
-// read is the mean log-probability of a text's counted tokens.
-func (r *ablation) read(ctx context.Context, w ablated) (float64, error) {
-	p := r.texts[w.text]
-	f, err := r.model.Forward(ctx, p.Tokens, ForwardOptions{Banned: w.banned, Logprobs: true})
+// read is the mean log-probability of a text's counted tokens in each reading of one text.
+func (r *ablation) read(ctx context.Context, part []ablated) ([]float64, error) {
+	p := r.texts[part[0].text]
+	score := &Score{From: p.From, To: p.To}
+	for _, w := range part {
+		if w.banned != nil {
+			score.Without = append(score.Without, w.banned)
+		}
+	}
+	f, err := r.model.Forward(ctx, p.Tokens, ForwardOptions{Score: score})
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	if len(f.Logprobs) != len(p.Tokens)-1 {
-		return 0, fmt.Errorf("%d log-probabilities for %d tokens", len(f.Logprobs), len(p.Tokens))
+	if len(f.Scores) != 1+len(score.Without) {
+		return nil, fmt.Errorf("%d scores for %d readings", len(f.Scores), 1+len(score.Without))
 	}
-	from := max(p.From, 1)
-	sum := 0.0
-	for _, v := range f.Logprobs[from-1 : p.To-1] {
-		sum += float64(v)
+	values, next := make([]float64, len(part)), 1
+	for i, w := range part {
+		if w.banned == nil {
+			values[i] = f.Scores[0]
+			continue
+		}
+		values[i] = f.Scores[next]
+		next++
 	}
-	return sum / float64(p.To-from), nil
+	return values, nil
 }
 
 // effect compares the removal with its controls.

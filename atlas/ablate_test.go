@@ -26,8 +26,9 @@ func TestAblationFindsWhichSpecialistsMatter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := AblationForwards(set, a, o); err != nil || int64(n) != m.forwards.Load() {
-		t.Errorf("%d forwards were announced, %d made; error %v", n, m.forwards.Load(), err)
+	// A text whose removals take several forwards is read as it is in each.
+	if n, err := AblationReadings(set, a, o); err != nil || int64(n) > m.readings.Load() || int64(n)+m.forwards.Load() < m.readings.Load() {
+		t.Errorf("%d readings were announced, %d made in %d forwards; error %v", n, m.readings.Load(), m.forwards.Load(), err)
 	}
 	matter, not := 0, 0
 	for _, l := range b.Labels {
@@ -101,7 +102,7 @@ func TestACancelledAblationEndsWithItsContext(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	m := &counted{Model: p, after: 20, cancel: cancel}
+	m := &counted{Model: p, after: 3, cancel: cancel}
 	if _, err := Ablate(ctx, m, set, a, AblateOptions{}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}

@@ -37,7 +37,7 @@ func TestTheBundledModelReadsProbesOfBothKinds(t *testing.T) {
 		t.Errorf("chat: positions %d to %d of %v are counted; the text is %v", chat.From, chat.To, chat.Tokens, raw.Tokens)
 	}
 	ctx := context.Background()
-	f, err := m.Forward(ctx, chat.Tokens, ForwardOptions{Routing: true, Logprobs: true})
+	f, err := m.Forward(ctx, chat.Tokens, ForwardOptions{Routing: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,32 +45,77 @@ func TestTheBundledModelReadsProbesOfBothKinds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(f.Logprobs) != len(chat.Tokens)-1 {
-		t.Errorf("%d log-probabilities for %d tokens", len(f.Logprobs), len(chat.Tokens))
-	}
-	// Every position selects k experts in each layer, so counts add up; a banned expert takes no part and changes the rest.
-	counts := ob.selections(m.Info().Shape, 0)
-	sum, first := int64(0), slices.Index(counts, slices.Max(counts))
-	for _, n := range counts {
+	// Every position selects k experts in each layer, so counts add up.
+	sum := int64(0)
+	for _, n := range ob.selections(m.Info().Shape, 0) {
 		sum += n
 	}
 	if want := int64(len(ob.Tokens) * m.Info().Shape.Slots()); sum != want {
 		t.Errorf("%d selections, want %d", sum, want)
 	}
-	shape := m.Info().Shape
-	banned := engine.Expert{Layer: shape.Layers[first/shape.Experts], ID: first % shape.Experts}
-	g, err := m.Forward(ctx, chat.Tokens, ForwardOptions{Routing: true, Logprobs: true, Banned: []engine.Expert{banned}})
+}
+
+// The definition of a score without some experts is a whole reading in which they are banned.
+func TestScoresWithoutExpertsAreThoseOfWholeReadings(t *testing.T) {
+	m := bundled(t).(engineModel)
+	ctx, shape := context.Background(), m.Info().Shape
+	p, err := m.Encode(probes.Probe{Kind: probes.Raw, Text: "Stir the onions in butter until they turn soft and golden, then add the rice."})
 	if err != nil {
 		t.Fatal(err)
 	}
-	without, err := observe(shape, chat, g.Events)
+	routing, err := m.Forward(ctx, p.Tokens, ForwardOptions{Routing: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := without.selections(shape, 0)[first]; n != 0 {
-		t.Errorf("the banned expert was selected %d times", n)
+	ob, err := observe(shape, p, routing.Events)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if slices.Equal(f.Logprobs, g.Logprobs) {
-		t.Error("removing the most selected expert changed no log-probability")
+	// Of three layers the most chosen expert and one that no token chose, and a group over two layers.
+	score := &Score{From: 2, To: len(p.Tokens) - 1}
+	for _, layer := range []int{0, 14, len(shape.Layers) - 1} {
+		counts := ob.selections(shape, 0)[layer*shape.Experts : (layer+1)*shape.Experts]
+		unchosen := slices.Index(counts, 0)
+		if unchosen < 0 {
+			t.Fatalf("every expert of layer %d was chosen: take a shorter text", shape.Layers[layer])
+		}
+		score.Without = append(score.Without, []engine.Expert{{Layer: shape.Layers[layer], ID: slices.Index(counts, slices.Max(counts))}}, []engine.Expert{{Layer: shape.Layers[layer], ID: unchosen}})
+	}
+	score.Without = append(score.Without, slices.Concat(score.Without[4], score.Without[2]))
+	answer := func() []int32 {
+		stream, err := m.Submit(ctx, engine.Request{Prompt: p.Tokens[:5], Logprobs: -1, MaxTokens: 24})
+		for err == nil {
+			_, err = stream.Next(ctx)
+		}
+		return stream.Result().Tokens
+	}
+	alone, beside := answer(), make(chan []int32)
+	go func() { beside <- answer() }() // its steps and those that begin at a router take turns
+	f, err := m.Forward(ctx, p.Tokens, ForwardOptions{Score: score})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := <-beside; !slices.Equal(got, alone) {
+		t.Errorf("an answer beside the scores is %v, alone %v", got, alone)
+	}
+	for i, experts := range append([][]engine.Expert{nil}, score.Without...) {
+		stream, err := m.Submit(ctx, engine.Request{Prompt: p.Tokens, Logprobs: -1, PromptLogprobs: true, Banned: experts})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = stream.Next(ctx)
+		}
+		want := 0.0
+		for at := 2; at < len(p.Tokens)-1; at++ {
+			want += float64(stream.Result().PromptLogprobs[at-1])
+		}
+		want /= float64(len(p.Tokens) - 3)
+		if f.Scores[i] != want {
+			t.Errorf("without %v: %v, a whole reading gives %v", experts, f.Scores[i], want)
+		}
+		if chosen := i%2 == 1; chosen == (f.Scores[i] == f.Scores[0]) {
+			t.Errorf("without %v: the score is %v, that of the text as it is %v", experts, f.Scores[i], f.Scores[0])
+		}
 	}
 }

@@ -183,19 +183,29 @@ func (p *Planted) Forward(ctx context.Context, tokens []int32, o ForwardOptions)
 	}
 	var out Forward
 	if o.Routing {
-		out.Events = []*route.Event{p.route(tokens, topic, hash, o.Banned)}
+		out.Events = []*route.Event{p.route(tokens, topic, hash)}
 	}
-	if o.Logprobs {
-		random := rand.New(rand.NewPCG(p.seed^hash, 3))
+	if o.Score == nil {
+		return out, nil
+	}
+	if err := o.Score.check(len(tokens)); err != nil {
+		return Forward{}, err
+	}
+	random := rand.New(rand.NewPCG(p.seed^hash, 3))
+	logprobs := make([]float32, len(tokens)-1)
+	for i := range logprobs {
+		logprobs[i] = float32(-2 - random.ExpFloat64())
+	}
+	plain := o.Score.mean(logprobs)
+	out.Scores = append(out.Scores, plain)
+	for _, experts := range o.Score.Without {
 		cost := 0.0
-		for _, b := range o.Banned {
-			if r := p.roles[b.Layer][b.ID]; r.kind == specialist && r.topic == topic && causes(b) {
+		for _, x := range experts {
+			if r := p.roles[x.Layer][x.ID]; r.kind == specialist && r.topic == topic && causes(x) {
 				cost += causalCost
 			}
 		}
-		for range tokens[1:] {
-			out.Logprobs = append(out.Logprobs, float32(-2-random.ExpFloat64()-cost))
-		}
+		out.Scores = append(out.Scores, plain-cost)
 	}
 	return out, nil
 }
@@ -204,7 +214,7 @@ func (p *Planted) Forward(ctx context.Context, tokens []int32, o ForwardOptions)
 // outcomes occur.
 func causes(e engine.Expert) bool { return e.ID%2 == 0 }
 
-func (p *Planted) route(tokens []int32, topic int, hash uint64, banned []engine.Expert) *route.Event {
+func (p *Planted) route(tokens []int32, topic int, hash uint64) *route.Event {
 	layers, k := len(p.roles), plantedTopK
 	e := &route.Event{Tokens: tokens, IDs: make([]uint16, len(tokens)*layers*k), Weights: make([]float32, len(tokens)*layers*k)}
 	for i := range e.Weights {
@@ -221,9 +231,6 @@ func (p *Planted) route(tokens []int32, topic int, hash uint64, banned []engine.
 			sum, fillers := 0.0, 0
 			for id, r := range roles {
 				pi[id] = 0
-				if slices.Contains(banned, engine.Expert{Layer: layer, ID: id}) {
-					continue
-				}
 				if r.kind == filler {
 					fillers++
 					continue
@@ -238,7 +245,7 @@ func (p *Planted) route(tokens []int32, topic int, hash uint64, banned []engine.
 				sum = float64(k)
 			}
 			for id, r := range roles {
-				if r.kind == filler && fillers > 0 && !slices.Contains(banned, engine.Expert{Layer: layer, ID: id}) {
+				if r.kind == filler {
 					pi[id] = (float64(k) - sum) / float64(fillers)
 				}
 			}

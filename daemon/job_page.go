@@ -151,7 +151,7 @@ func (j *jobs) serveAblate(w http.ResponseWriter, r *http.Request) {
 	}
 	params := jobParams{Name: "Removal: " + doc.stored.Name, Set: set.Name, Topics: set.Topics, Draws: defaultDraws, Seed: doc.Provenance.Seed,
 		Atlas: doc.stored.ID, Labels: labels, Groups: r.PostFormValue("groups") == "1"}
-	total, err := atlas.AblationForwards(set, doc.Atlas, params.ablation())
+	total, err := atlas.AblationReadings(set, doc.Atlas, params.ablation())
 	if err != nil {
 		refused("", "%v", err)
 		return

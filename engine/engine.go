@@ -10,6 +10,7 @@ import (
 	"log/slog"
 
 	"covey/engine/canon"
+	"covey/engine/model"
 	"covey/engine/route"
 	"covey/engine/sched"
 )
@@ -91,4 +92,6 @@ var (
 	ErrClosed    = sched.ErrClosed    // the engine is closed or closing
 	ErrInvalid   = sched.ErrInvalid   // a request field is out of range; the text says which
 	ErrNonFinite = sched.ErrNonFinite // the model produced an infinite or undefined logit (Result.Err)
+
+	ErrNoResiduals = model.ErrNoResiduals // Request.Keep on a model whose steps cannot begin at a router
 )

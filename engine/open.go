@@ -124,7 +124,7 @@ func (e *Engine) open(ctx context.Context, c Config, checkpoint *weights.Checkpo
 	info := e.model.Info()
 	e.describe(c, spec, info)
 	e.scheduler, err = sched.New(sched.Options{
-		Model: stepper{e.model},
+		Model: e.model,
 		KV:    kv.New(info.KVPages, info.States, e.model.ZeroPage),
 		Decoder: func() sched.Decoder {
 			return &decoder{Stream: e.tokenizer.Stream(true, keep...), tokenizer: e.tokenizer}
@@ -158,17 +158,6 @@ func (e *Engine) markers() []int32 {
 		}
 	}
 	return ids
-}
-
-// stepper gives the scheduler its view of a model.
-type stepper struct{ *model.Model }
-
-func (s stepper) NewBan(experts []Expert) (*model.Ban, error) {
-	list := make([]model.Expert, len(experts))
-	for i, x := range experts {
-		list[i] = model.Expert(x)
-	}
-	return s.Model.NewBan(list)
 }
 
 func (e *Engine) describe(c Config, spec *model.Spec, info model.Info) {

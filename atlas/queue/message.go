@@ -2,11 +2,11 @@ package queue
 
 // The two messages. Varints are encoding/binary's.
 //
-//	work:    byte 1, byte flags (1 routing, 2 log-probabilities), uvarint n, n x (uvarint layer, uvarint expert) taken out,
-//	         uvarint n, n x uvarint token
-//	answer:  byte 1, byte 0, uvarint n, n bytes of routing (package route, exact weights), uvarint n, n x float32
-//	         log-probabilities, little-endian
-//	failure: byte 1, byte 1, text
+//	work:    byte 2, byte flags (1 routing, 2 scores), uvarint n, n x uvarint token, and with scores uvarint first and behind
+//	         the last token that counts, uvarint n, n x (uvarint m, m x (uvarint layer, uvarint expert)) sets taken out
+//	answer:  byte 2, byte 0, uvarint n, n bytes of routing (package route, exact weights), uvarint n, n x float64 scores,
+//	         little-endian
+//	failure: byte 2, byte 1, text
 
 import (
 	"crypto/sha256"
@@ -24,12 +24,13 @@ import (
 )
 
 const (
-	messageVersion = 1
+	messageVersion = 2
 	flagRouting    = 1
-	flagLogprobs   = 2
+	flagScores     = 2
 	maxTokens      = 1 << 20
-	maxBanned      = 1 << 20
-	maxReason      = 2000 // bytes of a failure's text
+	maxRemovals    = 1 << 12
+	maxRemoved     = 1 << 20 // experts of one removal
+	maxReason      = 2000    // bytes of a failure's text
 )
 
 var errCut = errors.New("queue: message cut short, or longer than it says")
@@ -45,18 +46,24 @@ func (q question) encode() []byte {
 	if q.options.Routing {
 		flags |= flagRouting
 	}
-	if q.options.Logprobs {
-		flags |= flagLogprobs
+	if q.options.Score != nil {
+		flags |= flagScores
 	}
-	b := []byte{messageVersion, flags}
-	b = binary.AppendUvarint(b, uint64(len(q.options.Banned)))
-	for _, x := range q.options.Banned {
-		b = binary.AppendUvarint(b, uint64(x.Layer))
-		b = binary.AppendUvarint(b, uint64(x.ID))
-	}
-	b = binary.AppendUvarint(b, uint64(len(q.tokens)))
+	b := binary.AppendUvarint([]byte{messageVersion, flags}, uint64(len(q.tokens)))
 	for _, t := range q.tokens {
 		b = binary.AppendUvarint(b, uint64(uint32(t)))
+	}
+	if s := q.options.Score; s != nil {
+		b = binary.AppendUvarint(b, uint64(s.From))
+		b = binary.AppendUvarint(b, uint64(s.To))
+		b = binary.AppendUvarint(b, uint64(len(s.Without)))
+		for _, experts := range s.Without {
+			b = binary.AppendUvarint(b, uint64(len(experts)))
+			for _, x := range experts {
+				b = binary.AppendUvarint(b, uint64(x.Layer))
+				b = binary.AppendUvarint(b, uint64(x.ID))
+			}
+		}
 	}
 	return b
 }
@@ -110,17 +117,25 @@ func decodeQuestion(b []byte) (question, error) {
 		return question{}, fmt.Errorf("queue: work is not of version %d", messageVersion)
 	}
 	flags := r.byte()
-	if flags&^(flagRouting|flagLogprobs) != 0 {
+	if flags&^(flagRouting|flagScores) != 0 {
 		return question{}, fmt.Errorf("queue: work with flags %#x", flags)
 	}
-	q := question{options: atlas.ForwardOptions{Routing: flags&flagRouting != 0, Logprobs: flags&flagLogprobs != 0}}
-	for range r.count(2, maxBanned) {
-		q.options.Banned = append(q.options.Banned, engine.Expert{Layer: r.uint(route.MaxLayers), ID: r.uint(route.MaxExperts)})
-	}
+	q := question{options: atlas.ForwardOptions{Routing: flags&flagRouting != 0}}
 	n := r.count(1, maxTokens)
 	q.tokens = make([]int32, n)
 	for i := range q.tokens {
 		q.tokens[i] = int32(r.uint(math.MaxInt32))
+	}
+	if flags&flagScores != 0 {
+		s := &atlas.Score{From: r.uint(n), To: r.uint(n)}
+		for range r.count(1, maxRemovals) {
+			var experts []engine.Expert
+			for range r.count(2, maxRemoved) {
+				experts = append(experts, engine.Expert{Layer: r.uint(route.MaxLayers), ID: r.uint(route.MaxExperts)})
+			}
+			s.Without = append(s.Without, experts)
+		}
+		q.options.Score = s
 	}
 	if r.err != nil || len(r.b) > 0 {
 		return question{}, errCut
@@ -138,9 +153,9 @@ func encodeAnswer(s route.Shape, f atlas.Forward) ([]byte, error) {
 	}
 	b := binary.AppendUvarint([]byte{messageVersion, 0}, uint64(len(events)))
 	b = append(b, events...)
-	b = binary.AppendUvarint(b, uint64(len(f.Logprobs)))
-	for _, v := range f.Logprobs {
-		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	b = binary.AppendUvarint(b, uint64(len(f.Scores)))
+	for _, v := range f.Scores {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(v))
 	}
 	return b, nil
 }
@@ -179,11 +194,11 @@ func decodeAnswer(s route.Shape, b []byte) (atlas.Forward, error) {
 		}
 		f.Events = list
 	}
-	if n := r.count(4, maxTokens); n > 0 {
-		f.Logprobs = make([]float32, n)
-		for i := range f.Logprobs {
-			if v := r.take(4); v != nil {
-				f.Logprobs[i] = math.Float32frombits(binary.LittleEndian.Uint32(v))
+	if n := r.count(8, 1+maxRemovals); n > 0 {
+		f.Scores = make([]float64, n)
+		for i := range f.Scores {
+			if v := r.take(8); v != nil {
+				f.Scores[i] = math.Float64frombits(binary.LittleEndian.Uint64(v))
 			}
 		}
 	}

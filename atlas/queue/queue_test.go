@@ -419,14 +419,16 @@ func TestCancellingWithdrawsTheWork(t *testing.T) {
 
 func TestMessagesReadBackAsTheyWereWritten(t *testing.T) {
 	s := route.Shape{Layers: []int{1, 3}, Experts: 4, TopK: 1}
-	q := question{[]int32{7, 0, 151935}, atlas.ForwardOptions{Banned: []engine.Expert{{Layer: 3, ID: 2}}, Routing: true, Logprobs: true}}
+	q := question{[]int32{7, 0, 151935}, atlas.ForwardOptions{
+		Routing: true, Score: &atlas.Score{From: 1, To: 3, Without: [][]engine.Expert{{{Layer: 3, ID: 2}, {Layer: 5, ID: 0}}, {{Layer: 4, ID: 1}}}},
+	}}
 	back, err := decodeQuestion(q.encode())
 	if err != nil || !slices.Equal(back.tokens, q.tokens) || !cmp.Equal(back.options, q.options) {
 		t.Errorf("%+v became %+v (%v)", q, back, err)
 	}
 	f := atlas.Forward{
-		Events:   []*route.Event{{Tokens: []int32{7, 0}, IDs: []uint16{0, 1, 2, 3}, Weights: []float32{0.1, 0.2, 0.3, 0.4}}},
-		Logprobs: []float32{-1.25, -3},
+		Events: []*route.Event{{Tokens: []int32{7, 0}, IDs: []uint16{0, 1, 2, 3}, Weights: []float32{0.1, 0.2, 0.3, 0.4}}},
+		Scores: []float64{-1.25, -3, -2.5},
 	}
 	b, err := encodeAnswer(s, f)
 	if err != nil {
@@ -453,9 +455,9 @@ func TestAddressesThatCannotBeServersAreRefusedWithoutTheirPassword(t *testing.T
 }
 
 func FuzzMessages(f *testing.F) {
-	f.Add(question{[]int32{1, 2}, atlas.ForwardOptions{Banned: []engine.Expert{{Layer: 1, ID: 1}}}}.encode())
-	f.Add([]byte{1, 0, 0, 0})
-	f.Add([]byte{1, 1, 'n', 'o'})
+	f.Add(question{[]int32{1, 2}, atlas.ForwardOptions{Score: &atlas.Score{To: 2, Without: [][]engine.Expert{{{Layer: 1, ID: 1}}}}}}.encode())
+	f.Add([]byte{2, 0, 0, 0})
+	f.Add([]byte{2, 1, 'n', 'o'})
 	s := route.Shape{Layers: []int{1, 3}, Experts: 4, TopK: 1}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if q, err := decodeQuestion(b); err == nil {

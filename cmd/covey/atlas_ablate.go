@@ -12,7 +12,7 @@ type atlasAblateCmd struct {
 	natsFlags           `embed:""`
 	File                string `arg:"" help:"An atlas of this model (covey.atlas.json)."`
 	Probes              string `help:"Probe set (JSONL) of the atlas; the built-in one when not set." placeholder:"FILE"`
-	Labels              int    `help:"Labels to test one by one, the strongest of each topic in turn; 0 = one a topic, -1 = none." default:"0"`
+	Labels              int    `help:"Labels to test one by one, those of each topic in turn, the strongest and its layer first; 0 = one a topic, -1 = none." default:"0"`
 	Groups              bool   `help:"Also remove all specialists of each topic together." default:"true" negatable:""`
 	Controls            int    `help:"Experts of the same layer and load that each is compared with; 0 = 10."`
 	Draws               int    `help:"Of the bootstrap over texts; 0 = 2000."`

@@ -142,6 +142,16 @@ func (m *stepMemory) allocate(a *Arena, lim Limits, routers []RouterSpec) error 
 	return err
 }
 
+// First is the first router that has banned experts; -1 without any.
+func (b *Ban) First() int {
+	for r, left := range b.left {
+		if left < b.n[r] {
+			return r
+		}
+	}
+	return -1
+}
+
 // check refuses a step that C could not run safely.
 func (p *Program) check(s *Step) error {
 	rows := len(s.Tokens)
@@ -214,17 +224,53 @@ func (p *Program) check(s *Step) error {
 // Run executes the program for one step and returns when all of it is done: results lie in the program's buffers and
 // choices. A *FaultError means that the named rows failed and all others are valid; any other error means that nothing ran.
 // The call takes as long as the step; one program runs on a pool at a time.
-func (p *Program) Run(s *Step) error { return p.run(s, nil) }
+func (p *Program) Run(s *Step) error { return p.run(s, 0, nil, nil) }
 
 // RunInParts is Run with a stop before the routed experts of each layer: there ready is called with the number of the
 // router (in the order of Program.Router), whose choice is complete for all rows, and may put the chosen records into the
 // layer's table. An error of ready ends the step and is returned; the rows' results are then worthless. The arithmetic is
 // that of Run.
-func (p *Program) RunInParts(s *Step, ready func(router int) error) error { return p.run(s, ready) }
+func (p *Program) RunInParts(s *Step, ready func(router int) error) error {
+	return p.run(s, 0, nil, ready)
+}
 
-func (p *Program) run(s *Step, ready func(router int) error) error {
+// RunFrom is RunInParts from a router on, for rows whose values on the way to it are known: load is called once and puts them
+// into the buffers that the operations from the router on read. The router must follow the product that makes its logits,
+// and its feed-forward block must follow it. Choices of the routers before it are not changed.
+func (p *Program) RunFrom(s *Step, router int, load func(), ready func(router int) error) error {
+	return p.run(s, router, load, ready)
+}
+
+// tableOf is the place in p.tables of a router where a step can begin: only its choice and the quantised inputs of its
+// experts lie between the products before it and the experts, so all that they read is in buffers.
+func (p *Program) tableOf(router int) (int, bool) {
+	table := slices.IndexFunc(p.tables, func(t routed) bool { return t.router == router })
+	if table < 0 {
+		return 0, false
+	}
+	n := 0
+	at := slices.IndexFunc(p.ops, func(op C.canon_op) bool {
+		if op.kind == C.CANON_OP_FFN && op.table != nil {
+			n++
+		}
+		return n > table
+	}) - 1
+	for at > 0 && p.ops[at].kind == C.CANON_OP_QUANTISE {
+		at--
+	}
+	return table, at > 0 && p.ops[at].kind == C.CANON_OP_ROUTER && p.ops[at-1].kind == C.CANON_OP_MATMUL
+}
+
+func (p *Program) run(s *Step, router int, load func(), ready func(router int) error) error {
 	if err := p.check(s); err != nil {
 		return err
+	}
+	first := 0
+	if load != nil {
+		var ok bool
+		if first, ok = p.tableOf(router); !ok {
+			return fmt.Errorf("canon: step: no step can begin at router %d", router)
+		}
 	}
 	p.pool.mu.Lock()
 	defer p.pool.mu.Unlock()
@@ -258,12 +304,21 @@ func (p *Program) run(s *Step, ready func(router int) error) error {
 	c.states = (*C.int32_t)(&m.states[0])
 	c.pages, c.logit_row, c.faults = (*C.int32_t)(&m.pages[0]), (*C.int32_t)(&m.logitRows[0]), (*C.int32_t)(&m.faults[0])
 	clear(m.faults[:2*len(s.Tokens)])
-	faults, all := C.int(0), C.int32_t(1<<30)
+	faults, from, all := C.int(0), C.int32_t(0), C.int32_t(1<<30)
+	if load != nil {
+		C.canon_run(p.pool.c, p.c, &c, 0, 1) // what all layers read: the angles of the positions
+		from = C.canon_program_stop(p.c, 0)
+		for range first {
+			from = C.canon_program_stop(p.c, from+1)
+		}
+		from-- // the phase before the experts is the router's
+		load()
+	}
 	if ready == nil {
-		faults = C.canon_run(p.pool.c, p.c, &c, 0, all)
+		faults = C.canon_run(p.pool.c, p.c, &c, from, all)
 	} else {
-		from, stop := C.int32_t(0), C.canon_program_stop(p.c, 0)
-		for _, t := range p.tables {
+		stop := C.canon_program_stop(p.c, from)
+		for _, t := range p.tables[first:] {
 			C.canon_run(p.pool.c, p.c, &c, from, stop)
 			if err := ready(t.router); err != nil {
 				return err

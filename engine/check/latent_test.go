@@ -49,7 +49,8 @@ func TestSharedPagesHoldAllThatAttentionNeeds(t *testing.T) {
 			}
 			reused := s.Len()
 			for s.Len() < len(tokens) {
-				b := model.Batch{Pages: [][]int32{s.Pages()}}
+				b := model.Batch{}
+				b.Pages = [][]int32{s.Pages()}
 				for p := s.Len(); p < min(s.Len()+50, len(tokens)); p++ {
 					b.Tokens, b.Positions, b.Sequence = append(b.Tokens, tokens[p]), append(b.Positions, int32(p)), append(b.Sequence, 0)
 				}

@@ -3,6 +3,7 @@ package convert
 import (
 	"bytes"
 	"context"
+	"covey/engine/canon"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -343,7 +344,7 @@ func TestChangedFilesFailTheStepOnly(t *testing.T) {
 	path := filepath.Join(dir, "data-00001.covey")
 	info := must(os.Stat(path))
 	step := func() error {
-		_, err := m.Step(&model.Batch{Tokens: []int32{3}, Positions: []int32{0}, Sequence: []int32{0}, Pages: [][]int32{{0}}, LogitRows: []int32{0}})
+		_, err := m.Step(&model.Batch{Step: canon.Step{Tokens: []int32{3}, Positions: []int32{0}, Sequence: []int32{0}, Pages: [][]int32{{0}}, LogitRows: []int32{0}}})
 		return err
 	}
 	if err := step(); err != nil {

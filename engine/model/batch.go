@@ -4,7 +4,14 @@ import "covey/engine/canon"
 
 // Batch is one step: rows of one or many sequences, in any mix of prefill and decode. What a row computes depends on its
 // own sequence alone, never on its neighbours or on how a prompt was cut (numerics rule 6).
-type Batch = canon.Step
+type Batch struct {
+	canon.Step
+	Keep []*Residuals // [slots] where a sequence's rows are kept; nil = none at all, a nil entry = not of this one
+	From []*Residuals // [slots] nil = the rows begin with their tokens; else all begin at Router with what From holds
+	// Router is where rows with From begin, in the order of the MoE layers: the layers before it are not run, so Output has
+	// neither choices nor bytes of them.
+	Router int
+}
 
 // Ban is a set of experts that the rows of a sequence must not choose (ablation); see NewBan.
 type Ban = canon.Ban

@@ -323,27 +323,37 @@ func (m *Model) Step(b *Batch) (*Output, error) {
 	for i := range b.LogitRows {
 		out.Logits = append(out.Logits, m.forward.logits.Row(i))
 	}
-	m.gather(b.Rows())
+	m.gather(b)
 	return out, nil
 }
 
 // run runs the program for a batch.
 func (m *Model) run(b *Batch) error {
-	observe := m.settings.Observe
-	if m.demand == nil && observe == nil {
-		return m.runner.Run(b)
+	if err := m.checkResiduals(b); err != nil {
+		return err
 	}
-	err := m.forward.program.RunInParts(b, func(router int) error {
+	observe := m.settings.Observe
+	if m.demand == nil && observe == nil && b.Keep == nil && b.From == nil {
+		return m.runner.Run(&b.Step)
+	}
+	ready := func(router int) error {
 		if observe != nil {
 			for r := range b.Rows() {
 				observe(router, m.forward.inputs[router].Row(r))
 			}
 		}
+		m.keep(b, router)
 		if m.demand == nil {
 			return nil
 		}
 		return m.demand.bring(router, m.forward.choices[router], b.Rows())
-	})
+	}
+	var err error
+	if b.From != nil {
+		err = m.forward.program.RunFrom(&b.Step, b.Router, func() { m.resume(b) }, ready)
+	} else {
+		err = m.forward.program.RunInParts(&b.Step, ready)
+	}
 	if m.demand != nil {
 		m.output.Fetched = m.demand.counters()
 	}
@@ -352,13 +362,20 @@ func (m *Model) run(b *Batch) error {
 
 // gather copies routing out of the choices of each layer, [layer][row, k], into [row, layer, k], and counts the bytes of
 // the records that the rows used.
-func (m *Model) gather(rows int) {
-	out, k, layers := &m.output, m.spec.MoE.TopK, len(m.forward.choices)
+func (m *Model) gather(b *Batch) {
+	out, rows, k, layers := &m.output, b.Rows(), m.spec.MoE.TopK, len(m.forward.choices)
 	out.IDs, out.Weights = out.IDs[:rows*layers*k], out.Weights[:rows*layers*k]
 	words := (m.spec.MoE.Experts + 63) / 64
 	clear(m.seen)
 	out.Bytes = 0
-	for l, choice := range m.forward.choices {
+	first := 0
+	if b.From != nil {
+		first = b.Router
+		clear(out.IDs)
+		clear(out.Weights)
+	}
+	for l := first; l < layers; l++ {
+		choice := m.forward.choices[l]
 		seen := m.seen[l*words : (l+1)*words]
 		for r := range rows {
 			at := (r*layers + l) * k

@@ -43,7 +43,7 @@ func open(t testing.TB, dir string, options Options) *Model {
 
 // rows makes a batch of one sequence over the given pages whose rows all want logits.
 func rows(tokens []int32, first int, pages ...int32) *Batch {
-	b := &Batch{Tokens: tokens, Pages: [][]int32{pages}}
+	b := &Batch{Step: canon.Step{Tokens: tokens, Pages: [][]int32{pages}}}
 	for i := range tokens {
 		b.Positions = append(b.Positions, int32(first+i))
 		b.Sequence = append(b.Sequence, 0)

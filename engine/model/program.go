@@ -21,6 +21,7 @@ type forward struct {
 	tables  []*canon.ExpertTable // [MoE layers]
 	inputs  []*canon.Buffer      // [MoE layers] what goes into the experts
 	scores  []*canon.Buffer      // [MoE layers] router logits; one buffer for all layers unless margins are wanted
+	live    [][]*canon.Buffer    // [MoE layers] what is read from a router on
 }
 
 // builder lays out a program. Buffers are shared by all layers.
@@ -170,6 +171,11 @@ func (b *builder) feedForward(l int, y *layer) error {
 		b.router = p.Buffer(m.Experts)
 	}
 	b.scores = append(b.scores, b.router)
+	live := []*canon.Buffer{b.x, b.h, b.router}
+	if m.SharedGate {
+		live = append(live, b.sharedGate)
+	}
+	b.live = append(b.live, live)
 	p.MatMul(b.router, b.h, y.router, y.routerBias)
 	if m.SharedGate {
 		p.MatMul(b.sharedGate, b.h, y.sharedGate, nil)

@@ -298,7 +298,7 @@ func TestPrefixIsReusedInsideOneOwnerOnly(t *testing.T) {
 		{"no owner", Request{}, 0},
 		{"no owner again", Request{}, 0},
 		{"prompt log-probabilities need every row", Request{Owner: "ann", PromptLogprobs: true}, 0},
-		{"banned experts share with nobody", Request{Owner: "ann", Banned: []Expert{{1, 2}}}, 0},
+		{"banned experts share with nobody", Request{Owner: "ann", Banned: []Expert{{Layer: 1, ID: 2}}}, 0},
 		{"and leave nothing behind", Request{Owner: "ann"}, 192},
 	} {
 		c.req.Prompt, c.req.MaxTokens, c.req.IgnoreEOS, c.req.Routing = p, 8, true, true
@@ -320,7 +320,7 @@ func TestBannedExpertsReachOnlyTheirRows(t *testing.T) {
 	r := start(t, nil)
 	gate := hold(r.model)
 	plain := r.submit(t, Request{Prompt: prompt(1, 9), MaxTokens: 4, IgnoreEOS: true, Routing: true})
-	banned := r.submit(t, Request{Prompt: prompt(2, 9), MaxTokens: 4, IgnoreEOS: true, Routing: true, Banned: []Expert{{1, 0}, {1, 1}}})
+	banned := r.submit(t, Request{Prompt: prompt(2, 9), MaxTokens: 4, IgnoreEOS: true, Routing: true, Banned: []Expert{{Layer: 1, ID: 0}, {Layer: 1, ID: 1}}})
 	close(gate)
 	_, _, result := read(t, plain)
 	checkRouting(t, plain, append(prompt(1, 9), result.Tokens[:3]...), 0)

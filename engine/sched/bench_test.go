@@ -14,6 +14,8 @@ type still struct{ out model.Output }
 
 func (m *still) NewBan([]Expert) (*model.Ban, error) { return nil, nil }
 
+func (m *still) NewResiduals([]int, int) (*model.Residuals, error) { return nil, nil }
+
 func (m *still) Step(b *model.Batch) (*model.Output, error) {
 	logits := m.out.Logits[0]
 	m.out.Logits = m.out.Logits[:0]

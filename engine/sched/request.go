@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"covey/engine/canon"
+	"covey/engine/model"
 	"covey/engine/sample"
 )
 
@@ -18,7 +19,7 @@ var (
 )
 
 // Expert names one routed expert: model layer index and id.
-type Expert struct{ Layer, ID int }
+type Expert = model.Expert
 
 // Request is one sequence to run. Prompt is required; everything else has a sensible zero. Submit copies what it keeps.
 type Request struct {
@@ -35,6 +36,9 @@ type Request struct {
 	Owner          string        // prefix reuse happens only inside one owner; "" = none
 	Banned         []Expert      // experts removed from the router's choice (ablation)
 	Background     bool          // let ordinary requests go first (probes): waits behind them, reads with a few of the rows they leave, gives up its place to them
+
+	Keep []int            // model layers at whose routers the prompt's rows are kept (Result.Residuals); the prompt is read whole
+	From *model.Residuals // of the same prompt: it is read from the first router with a ban on; only PromptLogprobs are reported
 }
 
 // Kind of an Output.
@@ -73,14 +77,15 @@ type Result struct {
 	Stop           string // the stop text that matched, if any
 	Err            error
 	PromptTokens   int
-	CachedTokens   int       // prompt tokens served from the prefix cache
-	Tokens         []int32   // generated, the end-of-answer token excluded
-	QueueNanos     int64     // submit to first step
-	PrefillNanos   int64     // first step to first token
-	DecodeNanos    int64     // first token to last token
-	Bytes          int64     // expert bytes read
-	Hash           string    // hex SHA-256 over the logits' bits of the last prompt row and of every generated token's row, by position
-	PromptLogprobs []float32 // [prompt-1] log-probability of prompt[i+1]
+	CachedTokens   int              // prompt tokens served from the prefix cache
+	Tokens         []int32          // generated, the end-of-answer token excluded
+	QueueNanos     int64            // submit to first step
+	PrefillNanos   int64            // first step to first token
+	DecodeNanos    int64            // first token to last token
+	Bytes          int64            // expert bytes read
+	Hash           string           // hex SHA-256 over the logits' bits of the last prompt row and of every generated token's row, by position
+	PromptLogprobs []float32        // [prompt-1] log-probability of prompt[i+1]
+	Residuals      *model.Residuals // what Request.Keep asked for, once the prompt was read
 }
 
 // Stats is a snapshot of the load.

@@ -35,6 +35,9 @@ type Model interface {
 	// NewBan makes the set of experts that a request bans; it fails if a router would have too few left. It may be
 	// called from any goroutine, also during a step.
 	NewBan(experts []Expert) (*model.Ban, error)
+	// NewResiduals makes room for the rows of a request that keeps them; model.ErrNoResiduals if this model cannot. It may be
+	// called from any goroutine.
+	NewResiduals(layers []int, rows int) (*model.Residuals, error)
 }
 
 // Decoder turns the tokens of one answer into text that always ends at a whole character.
@@ -144,6 +147,18 @@ func (s *Scheduler) Submit(ctx context.Context, r Request) (*Stream, error) {
 		}
 	}
 	q := newSequence(r, ban, s.o.Decoder)
+	switch {
+	case len(r.Keep) > 0:
+		var err error
+		if q.result.Residuals, err = s.o.Model.NewResiduals(r.Keep, len(r.Prompt)); err != nil {
+			return nil, fmt.Errorf("sched: %w: %w", ErrInvalid, err)
+		}
+	case r.From != nil:
+		if ban == nil || r.MaxTokens > 0 || r.Routing || r.Hash || !r.From.Has(ban.First(), len(r.Prompt)) {
+			return nil, fmt.Errorf("sched: %w: a request that begins at a router bans experts, only reads its prompt, and has the residuals of that prompt at the first router with a ban", ErrInvalid)
+		}
+		q.router = ban.First()
+	}
 	s.mu.Lock()
 	switch {
 	case s.closed:
@@ -341,8 +356,8 @@ func (s *Scheduler) open(q *sequence) bool {
 	if q.ban != nil {
 		owner = "" // keys and values of a banned run are no use to others, nor theirs to it
 	}
-	if q.req.PromptLogprobs && q.recorded < q.prompt {
-		reuse = 0 // every prompt row's logits are wanted
+	if q.req.PromptLogprobs && q.recorded < q.prompt || q.result.Residuals != nil {
+		reuse = 0 // every prompt row's logits or residuals are wanted
 	}
 	c := s.o.KV.Open(owner, q.tokens, reuse)
 	if err := c.Reserve(min(len(q.tokens)+1, s.o.Context)); err != nil {

@@ -29,6 +29,7 @@ type sequence struct {
 	lastStep uint64       // last step it had rows in
 	kv       *kv.Sequence // nil while it waits
 	ban      *model.Ban
+	router   int // where its rows begin, if req.From is set
 
 	tokens   []int32 // prompt and answer
 	prompt   int     // length of the prompt
@@ -62,7 +63,7 @@ func newSequence(r Request, ban *model.Ban, decoder func() Decoder) *sequence {
 	if r.Hash {
 		q.hash = sha256.New()
 	}
-	q.req.Prompt, q.req.Banned, q.req.Stops, q.req.Sampling = nil, nil, nil, sample.Params{} // held by tokens, ban, stops and state now
+	q.req.Prompt, q.req.Banned, q.req.Stops, q.req.Sampling, q.req.Keep = nil, nil, nil, sample.Params{}, nil // held by tokens, ban, stops, state and result now
 	return q
 }
 

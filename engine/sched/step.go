@@ -22,11 +22,13 @@ func (s *Scheduler) plan() {
 	s.parts = s.parts[:0]
 	b := &s.batch
 	b.Tokens, b.Positions, b.Sequence, b.Pages, b.LogitRows, b.Banned = b.Tokens[:0], b.Positions[:0], b.Sequence[:0], b.Pages[:0], b.LogitRows[:0], nil
-	b.States = b.States[:0]
+	b.States, b.Keep, b.From = b.States[:0], nil, nil
 	s.reserve()
-	var decode, prefill, background []*sequence
+	var decode, prefill, background, resumed []*sequence
 	for _, q := range s.running {
 		switch {
+		case q.req.From != nil:
+			resumed = append(resumed, q)
 		case q.decodes():
 			decode = append(decode, q)
 		case q.req.Background:
@@ -34,6 +36,11 @@ func (s *Scheduler) plan() {
 		default:
 			prefill = append(prefill, q)
 		}
+	}
+	// Rows that begin at a router cannot share a step with others: they take every second one.
+	if others := len(decode) + len(prefill) + len(background); len(resumed) > 0 && (others == 0 || s.stats.Steps%2 == 0) {
+		s.resume(resumed)
+		return
 	}
 	most := min(s.o.BatchRows, s.o.LogitRows)
 	if len(prefill)+len(background) > 0 { // answers never take a whole step while prompts wait
@@ -51,10 +58,23 @@ func (s *Scheduler) plan() {
 		left = min(left, s.o.MixedRows)
 	}
 	left = s.deal(prefill, left)
-	if s.foreground() { // background rows must not make an ordinary request's steps much longer
-		left = min(left, max(1, s.o.MixedRows/4))
+	s.deal(background, s.behind(left))
+}
+
+// resume plans a step of the rows that begin where the sequence admitted first does.
+func (s *Scheduler) resume(qs []*sequence) {
+	router := qs[0].router
+	qs = slices.DeleteFunc(qs, func(q *sequence) bool { return q.router != router })
+	s.batch.Router = router
+	s.deal(qs, s.behind(s.o.BatchRows))
+}
+
+// behind limits background rows to what does not make an ordinary request's steps much longer.
+func (s *Scheduler) behind(rows int) int {
+	if s.foreground() {
+		return min(rows, max(1, s.o.MixedRows/4))
 	}
-	s.deal(background, left)
+	return rows
 }
 
 // foreground says whether an ordinary request runs.
@@ -119,6 +139,15 @@ func (s *Scheduler) add(q *sequence, n int) int {
 	}
 	if b.Banned != nil {
 		b.Banned = append(b.Banned, q.ban)
+	}
+	if q.result.Residuals != nil && b.Keep == nil {
+		b.Keep = make([]*model.Residuals, len(b.Pages), s.o.Sequences)
+	}
+	if b.Keep != nil {
+		b.Keep = append(b.Keep, q.result.Residuals)
+	}
+	if q.req.From != nil {
+		b.From = append(b.From, q.req.From)
 	}
 	b.Pages, b.States = append(b.Pages, q.kv.Pages()), append(b.States, q.kv.State())
 	s.parts = append(s.parts, part{q, at, n})
@@ -227,7 +256,7 @@ func (s *Scheduler) publish(p part, out *model.Output, number uint64, elapsed ti
 	bytes := s.bytes(out.IDs[p.row*slots : (p.row+p.n)*slots])
 	from := p.row + max(q.recorded-q.kv.Len(), 0)
 	to := p.row + p.n
-	if from >= to || !q.req.Routing && s.bus.count.Load() == 0 {
+	if from >= to || q.req.From != nil || !q.req.Routing && s.bus.count.Load() == 0 {
 		return bytes
 	}
 	e := &route.Event{

@@ -90,6 +90,8 @@ func (m *toy) NewBan(experts []Expert) (*model.Ban, error) {
 	return new(model.Ban), nil
 }
 
+func (m *toy) NewResiduals([]int, int) (*model.Residuals, error) { return nil, model.ErrNoResiduals }
+
 func (m *toy) Step(b *model.Batch) (*model.Output, error) {
 	if m.before != nil {
 		m.before(b)
