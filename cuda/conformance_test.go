@@ -214,6 +214,17 @@ func (g *rig) clobber(rows int) {
 // graph.
 func (g *rig) same(steps ...*canon.Step) {
 	g.t.Helper()
+	g.compare(2, steps)
+}
+
+// once is same for steps that go on where the one before ended: each runs once.
+func (g *rig) once(steps ...*canon.Step) {
+	g.t.Helper()
+	g.compare(1, steps)
+}
+
+func (g *rig) compare(runs int, steps []*canon.Step) {
+	g.t.Helper()
 	if err := g.p.Build(); err != nil {
 		g.t.Fatal(err)
 	}
@@ -229,7 +240,7 @@ func (g *rig) same(steps ...*canon.Step) {
 	for _, o := range ways {
 		device := must(open(g.t, o).Load(g.p))
 		for i, s := range steps {
-			for run := range 2 {
+			for run := range runs {
 				if run > 0 && !realDevice() && len(s.Tokens) > 8 {
 					break // the emulated driver is slow, and a graph is a graph
 				}

@@ -28,7 +28,9 @@ type loader struct {
 	stage   unsafe.Pointer // pinned, stageBytes
 	blocks  []mirror       // buffers, by host address
 	seen    map[unsafe.Pointer]C.CUdeviceptr
-	caches  []mirror
+	caches  []mirror      // by host address
+	state   C.CUdeviceptr // recurrent state of all slots
+	vocab   int64         // rows of the embedding
 	angles  []C.covey_angles
 	scratch C.covey_scratch
 }
@@ -54,7 +56,6 @@ func (l *loader) run() ([]C.canon_op, error) {
 		}
 		l.blocks = append(l.blocks, mirror{block, at})
 	}
-	sort.Slice(l.blocks, func(i, j int) bool { return uintptr(l.blocks[i].host.At) < uintptr(l.blocks[j].host.At) })
 	for _, kv := range l.image.Caches {
 		block := kv.Block()
 		at, err := l.memory.take("KV cache", block.Size)
@@ -65,6 +66,14 @@ func (l *loader) run() ([]C.canon_op, error) {
 			return nil, err
 		}
 		l.caches = append(l.caches, mirror{block, at})
+	}
+	for _, m := range [][]mirror{l.blocks, l.caches} {
+		sort.Slice(m, func(i, j int) bool { return uintptr(m[i].host.At) < uintptr(m[j].host.At) })
+	}
+	if n := l.image.State.Size; n > 0 { // void until a sequence's position 0 clears its slot
+		if l.state, err = l.memory.take("recurrent state", n); err != nil {
+			return nil, err
+		}
 	}
 	ops := make([]C.canon_op, l.image.OpCount)
 	copy(ops, unsafe.Slice((*C.canon_op)(l.image.Ops), l.image.OpCount))
@@ -78,7 +87,8 @@ func (l *loader) run() ([]C.canon_op, error) {
 
 // op replaces the addresses of one operation.
 func (l *loader) op(op *C.canon_op) error {
-	C.covey_needs(op, C.int32_t(l.image.Limits.Rows), &l.scratch)
+	lim := l.image.Limits
+	C.covey_needs(op, C.int32_t(lim.Rows), C.int32_t(lim.Pages), &l.scratch)
 	for _, b := range []*C.canon_buffer{&op.dst, &op.src, &op.src2} {
 		if b.data == nil {
 			continue
@@ -89,12 +99,18 @@ func (l *loader) op(op *C.canon_op) error {
 		}
 		b.data = (*C.float)(address(at))
 	}
-	if op.kv.data != nil {
-		at, err := find(l.caches, unsafe.Pointer(op.kv.data))
+	for _, kv := range []*C.canon_kv{&op.kv, &op.memory} {
+		if kv.data == nil {
+			continue
+		}
+		at, err := find(l.caches, unsafe.Pointer(kv.data))
 		if err != nil {
 			return err
 		}
-		op.kv.data = (*C.uint8_t)(address(at))
+		kv.data = (*C.uint8_t)(address(at))
+	}
+	if op.state != nil {
+		op.state = (*C.float)(address(l.state))
 	}
 	if op.m.codes != nil {
 		if err := l.matrix(&op.m); err != nil {
@@ -109,13 +125,39 @@ func (l *loader) op(op *C.canon_op) error {
 		op.shared_block = address(at)
 		C.covey_record(&op.shared, &op.shared)
 	}
-	if op.table != nil && op.kind != C.CANON_OP_FFN {
-		return fmt.Errorf("experts by token: %w", ErrUnsupported)
-	}
-	if op.table != nil {
+	switch {
+	case op.kind == C.CANON_OP_EMBED:
+		l.vocab = int64(op.m.rows)
+	case op.table != nil && op.kind == C.CANON_OP_ROUTER: // the experts of each token
+		at, err := l.once("weights", unsafe.Pointer(op.table), l.vocab*int64(op.i[2])*4)
+		if err != nil {
+			return err
+		}
+		op.table = (*unsafe.Pointer)(address(at))
+	case op.table != nil:
 		if err := l.table(op); err != nil {
 			return err
 		}
+	case op.kind == C.CANON_OP_ENTRY:
+		at, err := l.once("weights", unsafe.Pointer(op.weights), int64(op.i[2])/2*4)
+		if err != nil {
+			return err
+		}
+		op.weights = (*C.float)(address(at))
+	case op.ids != nil && op.kind != C.CANON_OP_ROUTER: // what an indexer kept, [rows, most]
+		most := op.i[4]
+		if op.kind == C.CANON_OP_INDEX {
+			most = op.i[2]
+		}
+		at, ok := l.seen[unsafe.Pointer(op.ids)]
+		if !ok {
+			var err error
+			if at, err = l.memory.take("scratch", int64(lim.Rows)*int64(most)*4); err != nil {
+				return err
+			}
+			l.seen[unsafe.Pointer(op.ids)] = at
+		}
+		op.ids = (*C.int32_t)(address(at))
 	}
 	if op.vec != nil {
 		return l.vector(op)
@@ -147,6 +189,19 @@ func (l *loader) upload(to C.CUdeviceptr, from unsafe.Pointer, n int64) error {
 		}
 	}
 	return nil
+}
+
+// once uploads n bytes that no earlier operation used and returns where they lie.
+func (l *loader) once(line string, host unsafe.Pointer, n int64) (C.CUdeviceptr, error) {
+	if at, ok := l.seen[host]; ok {
+		return at, nil
+	}
+	at, err := l.memory.take(line, n)
+	if err != nil {
+		return 0, err
+	}
+	l.seen[host] = at
+	return at, l.upload(at, host, n)
 }
 
 // copy sends the first n bytes of the stage.
@@ -257,17 +312,9 @@ func (l *loader) vector(op *C.canon_op) error {
 	if n <= 0 {
 		return fmt.Errorf("operation %d has a list of unknown length: %w", op.kind, ErrUnsupported)
 	}
-	host := unsafe.Pointer(op.vec)
-	at, ok := l.seen[host]
-	if !ok {
-		var err error
-		if at, err = l.memory.take("weights", n*4); err != nil {
-			return err
-		}
-		if err := l.upload(at, host, n*4); err != nil {
-			return err
-		}
-		l.seen[host] = at
+	at, err := l.once("weights", unsafe.Pointer(op.vec), n*4)
+	if err != nil {
+		return err
 	}
 	op.vec = (*C.float)(address(at))
 	if op.kind != C.CANON_OP_ROPE {

@@ -98,6 +98,38 @@ static int32_t fast_attention(const canon_op *op, const covey_bucket *b, covey_l
   return 1;
 }
 
+// ---- sequences ---------------------------------------------------------------------------------------------------------
+
+// Most blocks of keys that a row attends where its positions lie in `blocks` of them.
+static int32_t attended_blocks(const canon_op *op, int32_t blocks) {
+  int32_t listed = op->i[6] ? blocks * CANON_BLOCK / op->i[6] : 0;
+  if (op->i[4] && op->i[4] < listed) listed = op->i[4];
+  return (op->i[7] ? 0 : blocks) + covey_ceil(listed, CANON_BLOCK);
+}
+
+// Most keys that an indexer of steps of a bucket sees.
+static int32_t indexed_keys(const canon_op *op, const covey_bucket *b) {
+  int32_t positions = b->pages * 64, near = b->blocks * CANON_BLOCK;
+  return (b->blocks && near < positions ? near : positions) / op->i[3];
+}
+
+static covey_launch *indexer(const canon_op *op, const covey_bucket *b, covey_launch *at) {
+  canon_op part = *op;
+  int32_t keys = indexed_keys(op, b), per = keys > op->i[2] ? b->scored : b->rows;   // without scores nothing is to be kept
+  for (part.i[4] = 0; part.i[4] < b->rows; part.i[4] += per) {
+    int32_t rows = at_most(per, b->rows - part.i[4]);
+    if (keys > op->i[2]) at = put(at, COVEY_K_index_score, &part, covey_ceil(keys, 64), rows, 1, 256, 4 * (65 * (int64_t)op->kv.dim + 64 * (int64_t)op->i[1]));
+    at = put(at, COVEY_K_index_select, &part, rows, 1, 1, 512, 0);
+  }
+  return at;
+}
+
+static covey_launch *delta(const canon_op *op, const covey_bucket *b, covey_launch *at) {
+  int64_t state = covey_delta_resident(op->i[2], op->i[3]) ? (int64_t)op->i[2] * op->i[3] : 0;
+  at = put(at, COVEY_K_delta_mix, op, b->rows, op->i[0], 1, ROW_THREADS, 0);
+  return put(at, COVEY_K_delta, op, b->rows, op->i[0] * op->i[1], 1, whole_warps(op->i[3], ROW_THREADS), 4 * (2 * op->i[2] + op->i[3] + state));
+}
+
 // ---- operations --------------------------------------------------------------------------------------------------------
 
 static covey_launch *feed_forward(const canon_op *op, const covey_bucket *b, covey_launch *at) {
@@ -157,18 +189,17 @@ int32_t covey_plan(const canon_op *op, const covey_bucket *b, covey_launch *out)
     case CANON_OP_ROPE: at = put(at, COVEY_K_rope, op, rows, op->i[0], 1, whole_warps(op->i[1] / 2, ROW_THREADS), 0); break;
     case CANON_OP_KV_APPEND: at = put(at, COVEY_K_kv_append, op, b->rows, 1, 1, ROW_THREADS, 0); break;
     case CANON_OP_ATTENTION: {
-      if (op->i[4] || op->i[6]) return -1;                   // kept keys, memory of compressed entries
       if (b->fast & COVEY_FAST_ATTENTION && fast_attention(op, b, &at)) break;
       int64_t split = 4 * (int64_t)(CANON_BLOCK + op->kv.dim + op->i[3]), whole = split + 4 * (int64_t)op->i[3];
       if (b->split && b->rows <= COVEY_SPLIT_ROWS) {
-        at = put(at, COVEY_K_attend_split, op, rows, op->i[1], b->blocks, CANON_BLOCK, split);
+        at = put(at, COVEY_K_attend_split, op, rows, op->i[1], attended_blocks(op, b->blocks), CANON_BLOCK, split);
         at = put(at, COVEY_K_attend_join, op, rows, op->i[1], 1, whole_warps(op->i[3], ROW_THREADS), 0);
       } else {
         at = put(at, COVEY_K_attend, op, rows, op->i[1], 1, CANON_BLOCK, whole);
       }
       break;
     }
-    case CANON_OP_SWIGLU: case CANON_OP_ADD: case CANON_OP_ADD_SCALED: case CANON_OP_SCALE: case CANON_OP_DIVIDE: case CANON_OP_CLAMP:
+    case CANON_OP_SWIGLU: case CANON_OP_ADD: case CANON_OP_ADD_SCALED: case CANON_OP_SCALE: case CANON_OP_DIVIDE: case CANON_OP_CLAMP: case CANON_OP_GATE:
       at = put(at, COVEY_K_elementwise, op, rows, columns, 1, ROW_THREADS, 0);
       break;
     case CANON_OP_ROUTER:
@@ -177,6 +208,22 @@ int32_t covey_plan(const canon_op *op, const covey_bucket *b, covey_launch *out)
     case CANON_OP_FFN:
       if ((op->table && !known_record(&op->routed)) || (op->shared_block && !known_record(&op->shared))) return -1;
       at = feed_forward(op, b, at);
+      break;
+    case CANON_OP_INDEX: at = indexer(op, b, at); break;
+    case CANON_OP_POOL: at = put(at, COVEY_K_pool, op, b->rows, covey_ceil(op->dst.width, 64), 1, 64, 0); break;
+    case CANON_OP_ENTRY: at = put(at, COVEY_K_entry, op, b->rows, 1, 1, ROW_THREADS, 4 * (int64_t)op->src.width); break;
+    case CANON_OP_MIX_IN:
+      if (op->i[0] > COVEY_STREAMS) return -1;
+      at = put(at, COVEY_K_mix_weights, op, rows, 1, 1, 32, 0);
+      at = put(at, COVEY_K_mix_in, op, rows, columns, 1, ROW_THREADS, 0);
+      break;
+    case CANON_OP_MIX_OUT:
+      if (op->i[0] > COVEY_STREAMS) return -1;
+      at = put(at, COVEY_K_mix_out, op, rows, covey_ceil(op->src.width, ROW_THREADS), 1, ROW_THREADS, 0);
+      break;
+    case CANON_OP_DELTA:
+      if (op->i[4] > COVEY_TAPS) return -1;
+      at = delta(op, b, at);
       break;
     case CANON_OP_GATHER: at = put(at, COVEY_K_gather, op, rows, columns, 1, ROW_THREADS, 0); break;
     case CANON_OP_CHECK: at = put(at, COVEY_K_check, op, rows_of(b, op->src.logits), covey_ceil(op->src.width, ROW_THREADS), 1, ROW_THREADS, 0); break;
@@ -191,7 +238,7 @@ static void inner_needs(const canon_record *r, int64_t slots, int32_t which, cov
   s->inner_groups[which] = at_least(s->inner_groups[which], slots * r->down.groups);
 }
 
-void covey_needs(const canon_op *op, int32_t rows, covey_scratch *s) {
+void covey_needs(const canon_op *op, int32_t rows, int32_t pages, covey_scratch *s) {
   switch (op->kind) {
     case CANON_OP_QUANTISE: {
       int64_t groups = (int64_t)rows * covey_ceil(op->src.width, op->i[0]);
@@ -201,6 +248,13 @@ void covey_needs(const canon_op *op, int32_t rows, covey_scratch *s) {
     }
     case CANON_OP_ATTENTION:
       s->partial_row = at_least(s->partial_row, (int64_t)op->i[1] * (op->i[3] + 2));
+      s->partial_blocks = at_least(s->partial_blocks, attended_blocks(op, covey_ceil(pages, 4)));
+      return;
+    case CANON_OP_INDEX:
+      s->scores = at_least(s->scores, (int64_t)covey_ceil(pages * 64 / op->i[3], 64) * 64);
+      return;
+    case CANON_OP_DELTA:
+      s->mixed = at_least(s->mixed, rows * (int64_t)op->i[0] * (2 * op->i[2] + op->i[1] * op->i[3]));
       return;
     case CANON_OP_FFN:
       if (op->shared_block) inner_needs(&op->shared, rows, 0, s);
@@ -282,6 +336,10 @@ int32_t covey_vector(const canon_op *op) {
     case CANON_OP_MATMUL: return op->m.rows;
     case CANON_OP_ROPE: return op->i[1] / 2;
     case CANON_OP_ATTENTION: case CANON_OP_ROUTER: return op->i[1];
+    case CANON_OP_DELTA: return op->i[0] * (op->i[4] * (2 * op->i[2] + op->i[1] * op->i[3]) + 2 * op->i[1]) + op->i[3];
+    case CANON_OP_POOL: return op->i[1] * op->src.width;
+    case CANON_OP_ENTRY: return op->src.width;
+    case CANON_OP_MIX_IN: return op->src2.width + (op->i[2] ? 1 : 3);
     default: return 0;
   }
 }

@@ -7,7 +7,8 @@
 #define COVEY_PLAIN(X)                                                                                                  \
   X(angles_table) X(embed) X(norm) X(layer_norm) X(quantise) X(matmul) X(heads) X(copy) X(rope) X(kv_append) X(attend) X(attend_split)   \
   X(attend_join) X(elementwise) X(router) X(group) X(routed_up) X(routed_inner) X(routed_down) X(shared_up)                \
-  X(shared_inner) X(shared_down) X(combine) X(gather) X(check)
+  X(shared_inner) X(shared_down) X(combine) X(gather) X(check) X(index_score) X(index_select) X(pool) X(entry) X(mix_weights) X(mix_in)   \
+  X(mix_out) X(delta_mix) X(delta)
 #define COVEY_GROUPS(X, name) X(name##_int4_g32) X(name##_int4_g64) X(name##_int4_g128) X(name##_int8_g32) X(name##_int8_g64) X(name##_int8_g128)
 #define COVEY_CACHES(X, name) X(name##_f32) X(name##_f16) X(name##_bf16)
 #define COVEY_FAST(X)                                                                                                     \
@@ -26,6 +27,8 @@ typedef struct {
   int32_t blocks;          // attention: blocks of 256 positions of the longest row
   int32_t split;           // whether p->partial has room for rows * blocks of every attention
   int32_t fast;            // which fast kernels may be used: bits by family
+  int32_t pages;           // of the program: most pages of a sequence
+  int32_t scored;          // of the program: rows that p->scores has room for
 } covey_bucket;
 
 typedef struct {
@@ -42,8 +45,8 @@ int32_t covey_kernel_family(int32_t kernel);
 // The launches of one operation, at most COVEY_MOST_LAUNCHES; -1 if there is no kernel for it.
 int32_t covey_plan(const canon_op *op, const covey_bucket *b, covey_launch *out);
 // Scratch of one operation for steps of `rows` rows, in bytes: the largest of every kind is what a program needs.
-typedef struct { int64_t codes, groups, inner[2], inner_codes[2], inner_groups[2], routed, slots, experts, partial_row; } covey_scratch;
-void covey_needs(const canon_op *op, int32_t rows, covey_scratch *s);
+typedef struct { int64_t codes, groups, inner[2], inner_codes[2], inner_groups[2], routed, slots, experts, partial_row, partial_blocks, scores, mixed; } covey_scratch;
+void covey_needs(const canon_op *op, int32_t rows, int32_t pages, covey_scratch *s);
 
 // A weight of the host (addresses or offsets) as it lies on the device, with offsets from at, which moves past it.
 canon_matrix covey_matrix(const canon_matrix *host, int64_t *at);

@@ -30,6 +30,7 @@ type runner struct {
 	program C.covey_program // device addresses
 	angles  int
 	split   int // rows that the scratch of split attention has room for
+	scored  int // rows that the scratch of indexers has room for; 0 without any
 
 	step  unsafe.Pointer // pinned: covey_program and the step's arrays, sent as one piece
 	state C.CUdeviceptr  // the same on the device
@@ -39,13 +40,17 @@ type runner struct {
 	choices C.CUdeviceptr  // ids and weights of the running step, packed for its bucket
 	results unsafe.Pointer // pinned
 	plans   map[C.covey_bucket]*plan
+
+	recurrent bool // a step changes what it reads
+	begun     bool // something of the running step may have run
 }
 
 // stepOffsets say where a step's arrays lie behind covey_program, in bytes.
-type stepOffsets struct{ tokens, positions, sequence, logits, faults, pages, bans, banned int64 }
+type stepOffsets struct{ tokens, positions, sequence, logits, faults, pages, states, bans, banned int64 }
 
 // Run is canon.Program.Run. A call that fails without harm to the device is made good by running the step once more, with
-// plain launches: a step writes nothing that it reads, so the second run gives what the first would have given.
+// plain launches: a step writes nothing that it reads, so the second run gives what the first would have given. Recurrent
+// state and the windows of compressors are the exception: with them a step that has begun is not repeated.
 func (r *runner) Run(s *canon.Step) error {
 	if err := r.p.Check(s); err != nil {
 		return err
@@ -57,7 +62,7 @@ func (r *runner) Run(s *canon.Step) error {
 		return r.b.do("step", r.b.options.Watchdog, func() error { return r.run(bucket, graph) })
 	}
 	err := run(graph)
-	if e := (*Error)(nil); errors.As(err, &e) && !errors.Is(err, ErrLost) {
+	if e := (*Error)(nil); errors.As(err, &e) && !errors.Is(err, ErrLost) && !(r.recurrent && r.begun) {
 		err = run(false)
 	}
 	if err != nil {
@@ -117,6 +122,7 @@ func (r *runner) fill(s *canon.Step) (rows, logits, blocks int) {
 	copy(ints(r.at.positions, rows), s.Positions)
 	copy(ints(r.at.sequence, rows), s.Sequence)
 	copy(ints(r.at.logits, logits), s.LogitRows)
+	copy(ints(r.at.states, len(s.States)), s.States)
 	clear(ints(r.at.faults, 2*rows))
 	for i, pages := range s.Pages {
 		copy(ints(r.at.pages+int64(i*r.image.Limits.Pages)*4, len(pages)), pages)
@@ -147,6 +153,7 @@ func (r *runner) run(bucket C.covey_bucket, graph bool) error {
 		return err
 	}
 	p.used++
+	r.begun = false
 	switch {
 	case graph && p.used > 1:
 		if p.graph == nil {
@@ -154,8 +161,11 @@ func (r *runner) run(bucket C.covey_bucket, graph bool) error {
 				return err
 			}
 		}
-		err = result("cuGraphLaunch", func() C.CUresult { return C.covey_graph_launch(p.graph, streamOf(r.b.stream)) })
+		if err = result("cuGraphLaunch", func() C.CUresult { return C.covey_graph_launch(p.graph, streamOf(r.b.stream)) }); err == nil {
+			r.begun = true
+		}
 	default:
+		r.begun = true
 		err = r.submit(p)
 	}
 	// What was submitted before a failure runs on; nothing may touch its memory until it has ended.

@@ -26,6 +26,9 @@ const graphRows = 64
 // partialBytes bounds the scratch of attention that is split over blocks of positions.
 const partialBytes = 256 << 20
 
+// scoreBytes bounds the scores of an indexer.
+const scoreBytes = 256 << 20
+
 // sharedDefault is the dynamic shared memory of a block that needs no permission.
 const sharedDefault = 48 << 10
 
@@ -72,11 +75,11 @@ func powerOfTwo(n, most int) int {
 
 func (r *runner) bucket(rows, logits, blocks int) C.covey_bucket {
 	lim := r.image.Limits
-	b := C.covey_bucket{rows: C.int32_t(powerOfTwo(rows, lim.Rows)), logit_rows: C.int32_t(powerOfTwo(logits, lim.LogitRows)), blocks: C.int32_t(powerOfTwo(blocks, (lim.Pages+3)/4)), fast: r.b.fast}
+	b := C.covey_bucket{rows: C.int32_t(powerOfTwo(rows, lim.Rows)), logit_rows: C.int32_t(powerOfTwo(logits, lim.LogitRows)), blocks: C.int32_t(powerOfTwo(blocks, (lim.Pages+3)/4)), fast: r.b.fast, pages: C.int32_t(lim.Pages), scored: C.int32_t(r.scored)}
 	if int(b.rows) <= r.split {
 		b.split = 1
-	} else {
-		b.blocks = 0 // the kernel that folds as it goes does not ask
+	} else if r.scored == 0 {
+		b.blocks = 0 // a kernel that folds as it goes does not ask, an indexer does
 	}
 	return b
 }
@@ -125,9 +128,8 @@ func (r *runner) plan(bucket C.covey_bucket) (*plan, error) {
 	var out [C.COVEY_MOST_LAUNCHES]C.covey_launch
 	for i := range r.ops {
 		op := r.ops[i]
-		if op.ids != nil {
-			op.ids = (*C.int32_t)(address(places[unsafe.Pointer(op.ids)]))
-			op.weights = (*C.float)(address(places[unsafe.Pointer(op.weights)]))
+		if op.kind == C.CANON_OP_ROUTER || op.kind == C.CANON_OP_FFN {
+			op.ids, op.weights = (*C.int32_t)(address(places[unsafe.Pointer(op.ids)])), (*C.float)(address(places[unsafe.Pointer(op.weights)]))
 		}
 		n := C.covey_plan(&op, &bucket, &out[0])
 		if n < 0 {
@@ -192,6 +194,9 @@ func (r *runner) load() error {
 		return err
 	}
 	r.blocks, r.caches = l.blocks, l.caches
+	for i := range r.ops {
+		r.recurrent = r.recurrent || r.ops[i].kind == C.CANON_OP_DELTA || r.ops[i].kind == C.CANON_OP_POOL
+	}
 	if err := r.allocate(l); err != nil {
 		return err
 	}
@@ -231,11 +236,16 @@ func (r *runner) allocate(l *loader) error {
 	p.routed_out = floats(s.routed)
 	p.item_n, p.order_row, p.order_slot = ints(1), ints(s.slots), ints(s.slots)
 	p.items = (*C.covey_item)(take(int64(s.experts) * int64(unsafe.Sizeof(C.covey_item{}))))
-	blocks := int64(lim.Pages+3) / 4
+	blocks := int64(s.partial_blocks)
 	if row := blocks * int64(s.partial_row) * 4; row > 0 {
 		r.split = int(min(partialBytes/row, C.COVEY_SPLIT_ROWS, int64(lim.Rows)))
 		p.partial, p.partial_blocks = floats(C.int64_t(int64(r.split)*row/4)), C.int32_t(blocks)
 	}
+	if row := int64(s.scores) * 4; row > 0 { // at least an eighth of a step, since an operation has a bounded number of launches
+		r.scored = int(min(int64(lim.Rows), max(scoreBytes/row, int64(lim.Rows+7)/8)))
+		p.scores, p.score_stride = floats(C.int64_t(int64(r.scored)*row/4)), C.int32_t(s.scores)
+	}
+	p.mixed = floats(s.mixed)
 	r.angles = len(l.angles)
 	copy(p.angles[:], l.angles)
 
@@ -247,7 +257,7 @@ func (r *runner) allocate(l *loader) error {
 	}
 	words := r.image.BanWords
 	r.at = stepOffsets{tokens: place(lim.Rows * 4), positions: place(lim.Rows * 4), sequence: place(lim.Rows * 4), logits: place(lim.LogitRows * 4), faults: place(lim.Rows * 8),
-		pages: place(lim.Sequences * lim.Pages * 4), bans: place(lim.Sequences * words * 8), banned: place(lim.Sequences * 8)}
+		pages: place(lim.Sequences * lim.Pages * 4), states: place(lim.Sequences * 4), bans: place(lim.Sequences * words * 8), banned: place(lim.Sequences * 8)}
 	results := int64(lim.Rows) * 8
 	for _, a := range r.image.Choices {
 		results += int64(lim.Rows) * a.Width
@@ -274,6 +284,6 @@ func (r *runner) allocate(l *loader) error {
 	device := func(at int64) *C.int32_t { return (*C.int32_t)(address(r.state + C.CUdeviceptr(at))) }
 	st := &p.step
 	st.tokens, st.positions, st.sequence, st.logit_row = device(r.at.tokens), device(r.at.positions), device(r.at.sequence), device(r.at.logits)
-	st.faults, st.pages, st.pages_stride = device(r.at.faults), device(r.at.pages), C.int32_t(lim.Pages)
+	st.faults, st.pages, st.states, st.pages_stride = device(r.at.faults), device(r.at.pages), device(r.at.states), C.int32_t(lim.Pages)
 	return nil
 }

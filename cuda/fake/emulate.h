@@ -44,6 +44,13 @@ template <class T> static inline T __shfl_down_sync(unsigned, T v, unsigned delt
   uint32_t lane = threadIdx.x & 31;
   return emulated_shuffle(v, lane + delta < 32 ? lane + delta : lane);
 }
+static inline uint32_t __ballot_sync(unsigned, bool v) {
+  const uint64_t *all = emulated_exchange(v);
+  uint32_t bits = 0;
+  for (int i = 0; i < 32; i++) bits |= (uint32_t)(all[i] & 1) << i;
+  return bits;
+}
+static inline int __popc(uint32_t v) { return __builtin_popcount(v); }
 static inline int32_t atomicCAS(int32_t *at, int32_t compare, int32_t v) { int32_t old = *at; if (old == compare) *at = v; return old; }
 static inline int32_t atomicAdd(int32_t *at, int32_t v) { int32_t old = *at; *at += v; return old; }
 static inline int32_t __dp4a(int32_t a, int32_t b, int32_t c) {

@@ -16,7 +16,7 @@
 #include "layout.h"
 #include "../../engine/canon/packed.h"
 
-enum { COVEY_ALIGN = 256, COVEY_ANGLES = 8 };
+enum { COVEY_ALIGN = 256, COVEY_ANGLES = 8, COVEY_STREAMS = 8, COVEY_TAPS = 16 };   // the last two: most streams of a mixer, taps of a convolution
 
 CANON_FN int64_t covey_round(int64_t n) { return (n + COVEY_ALIGN - 1) / COVEY_ALIGN * COVEY_ALIGN; }
 
@@ -48,4 +48,10 @@ typedef struct {
   int32_t *item_n, *order_row, *order_slot;  // [1], [rows * k], [rows * k]
   covey_item *items;                 // [experts], ids ascending, the first *item_n are used
   covey_angles angles[COVEY_ANGLES]; // [rows, rot / 2] of the step's positions
+  float *scores;                     // indexer: [some rows, score_stride]
+  int32_t score_stride;
+  float *mixed;                      // delta net: [rows, channels] behind the convolution
 } covey_program;
+
+// Whether a block of covey_delta holds its state in shared memory.
+CANON_FN int32_t covey_delta_resident(int32_t key, int32_t value) { return (int64_t)key * value <= 24 << 10; }

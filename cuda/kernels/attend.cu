@@ -3,17 +3,22 @@
 // With few rows every block of positions is a thread block of its own, its part waits in p->partial, and covey_attend_join
 // folds; with many rows a thread block takes one row and key/value head and folds as it goes. The same operations in the same
 // order. A thread is a key while scores are made (keys lie with the position in lanes) and a channel while values are summed.
-// Reads the sequence's keys and values once a query head. Twin: engine/canon/attention.c.
+// Reads the sequence's keys and values once a query head. Behind its positions a row may attend vectors of a memory, or, where an
+// indexer chose, those alone. Twin: engine/canon/attention.c.
 #include "device.h"
 
-typedef struct { int32_t lo, pos, first, blocks; } span;   // attended positions lo..pos; blocks from first
+// Attended positions lo..pos in `raw` blocks from first, then the first `listed` vectors of the row's list.
+typedef struct { int32_t lo, pos, first, raw, listed, blocks; } span;
 
 static __device__ __forceinline__ span span_of(const canon_op &op, const covey_program *p, int32_t row) {
   span s;
   s.pos = p->step.positions[row];
   s.lo = op.i[2] && s.pos - op.i[2] + 1 > 0 ? s.pos - op.i[2] + 1 : 0;
   s.first = s.lo / CANON_BLOCK;
-  s.blocks = s.pos / CANON_BLOCK - s.first + 1;
+  s.raw = op.i[7] ? 0 : s.pos / CANON_BLOCK - s.first + 1;
+  s.listed = op.i[6] ? (s.pos + 1) / op.i[6] : 0;
+  if (op.i[4] && s.listed > op.i[4]) s.listed = op.i[4];
+  s.blocks = s.raw + covey_ceil(s.listed, CANON_BLOCK);
   return s;
 }
 
@@ -21,16 +26,22 @@ static __device__ __forceinline__ span span_of(const canon_op &op, const covey_p
 // shared [dim]. 256 threads.
 static __device__ __forceinline__ void block_part(const canon_op &op, const covey_program *p, int32_t row, int32_t head, const span &s, int32_t b, const float *q, float *score, float *o_b, float *m, float *l) {
   __shared__ float top[8], total;
-  const canon_kv &kv = op.kv;
-  int32_t group = op.i[1] / kv.heads, start = (s.first + b) * CANON_BLOCK, lo = s.lo > start ? s.lo - start : 0, hi = at_most(s.pos + 1 - start, CANON_BLOCK);
-  int32_t t = threadIdx.x, warp = t / 32, lane = t & 31;
-  const int32_t *pages = p->step.pages + (int64_t)p->step.sequence[row] * p->step.pages_stride + start / 64;
+  __shared__ const uint8_t *place[CANON_BLOCK];              // page of a key, or the vector where a cache has single ones
+  int32_t listed = b >= s.raw;
+  const canon_kv &kv = listed ? op.memory : op.kv;
+  int32_t group = op.i[1] / kv.heads, start = (listed ? b - s.raw : s.first + b) * CANON_BLOCK;
+  int32_t lo = !listed && s.lo > start ? s.lo - start : 0, hi = at_most((listed ? s.listed : s.pos + 1) - start, CANON_BLOCK);
+  int32_t t = threadIdx.x, warp = t / 32, lane = t & 31, h = kv.single ? 0 : head / group, step = kv.single ? 1 : 64;
+  const int32_t *pages = p->step.pages + (int64_t)p->step.sequence[row] * p->step.pages_stride;
   bool active = t >= lo && t < hi;
   float v = -canon_inf();
   if (active) {
-    const uint8_t *k = kv_layer(kv, pages[t / 64], op.i[0]);
+    int32_t i = start + t;
+    if (listed && op.i[4]) i = op.ids[(int64_t)row * op.i[4] + i];
+    const uint8_t *k = place[t] = kv.single ? kv_entry(kv, pages, op.i[listed ? 5 : 0], i, listed ? op.i[6] : 1) : kv_layer(kv, pages[i / 64], op.i[0]);
+    int64_t from = kv.single ? 0 : key_at(kv, h, t % 64, 0);
     v = 0;
-    for (int32_t d = 0; d < kv.dim; d++) v = canon_fmaf(q[d], source_value(kv.form, k, key_at(kv, head / group, t % 64, d)), v);
+    for (int32_t d = 0; d < kv.dim; d++) v = canon_fmaf(q[d], source_value(kv.form, k, from + (int64_t)d * step), v);
     v = v * op.f[0];
   }
   float x = v;
@@ -50,8 +61,7 @@ static __device__ __forceinline__ void block_part(const canon_op &op, const cove
   }
   for (int32_t d = t; d < op.i[3]; d += blockDim.x) {
     float o = 0;
-    for (int32_t i = lo; i < hi; i++)
-      o = canon_fmaf(score[i], source_value(kv.form, kv_layer(kv, pages[i / 64], op.i[0]), value_at(kv, head / group, i % 64, d)), o);
+    for (int32_t i = lo; i < hi; i++) o = canon_fmaf(score[i], source_value(kv.form, place[i], kv.single ? d : value_at(kv, h, i % 64, d)), o);
     o_b[d] = o;
   }
   __syncthreads();

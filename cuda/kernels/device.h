@@ -43,6 +43,31 @@ static __device__ __forceinline__ int64_t value_at(const canon_kv &kv, int32_t h
   return kv.single ? key_at(kv, head, place, d) : (int64_t)kv.heads * kv.dim * 64 + ((int64_t)head * 64 + place) * kv.dim + d;
 }
 
+// Vector i of a cache of single vectors, one for each rate positions (canon_kv_entry).
+static __device__ __forceinline__ uint8_t *kv_entry(const canon_kv &kv, const int32_t *pages, int32_t layer, int32_t i, int32_t rate) {
+  int32_t last = (i + 1) * rate - 1, slot = rate > 64 ? 0 : last % 64 / rate;
+  return kv_layer(kv, pages[last / 64], layer) + (int64_t)slot * kv.heads * kv.dim * covey_form_bytes(kv.form);
+}
+// Stores a value in the form of a cache; the magnitude's bits in f16, else 0.
+static __device__ __forceinline__ uint16_t store_value(int32_t form, uint8_t *at, int64_t i, float v) {
+  if (form == CANON_F32) { ((float *)at)[i] = v; return 0; }
+  uint16_t h = form == CANON_F16 ? canon_to_f16(v) : canon_to_bf16(v);
+  ((uint16_t *)at)[i] = h;
+  return form == CANON_F16 ? h & 0x7fff : 0;
+}
+
+// The nearest row before and behind a row in its sequence; -1 and the number of rows if there is none.
+static __device__ __forceinline__ int32_t earlier_row(const covey_program *p, int32_t row) {
+  int32_t r = row - 1;
+  while (r >= 0 && p->step.sequence[r] != p->step.sequence[row]) r--;
+  return r;
+}
+static __device__ __forceinline__ int32_t later_row(const covey_program *p, int32_t row) {
+  int32_t r = row + 1;
+  while (r < p->step.rows && p->step.sequence[r] != p->step.sequence[row]) r++;
+  return r;
+}
+
 // The first fault of a row stays (canon_fault of engine/canon/program.c).
 static __device__ __forceinline__ void fault(const covey_program *p, int32_t logits, int32_t row, int32_t kind, int32_t label) {
   if (logits) row = p->step.logit_row[row];

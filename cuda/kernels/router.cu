@@ -99,15 +99,16 @@ COVEY_KERNEL covey_router(COVEY_CONST canon_op op, const covey_program *p) {
     __syncwarp();
   }
 
+  const int32_t *fixed = op.table ? (const int32_t *)op.table + (int64_t)p->step.tokens[row] * top : 0;
   for (int32_t r = 0; r < top; r++) {
-    int32_t best = best_of(c, gone, 0, n);
+    int32_t best = fixed ? (gone[fixed[r]] ? -1 : fixed[r]) : best_of(c, gone, 0, n);
     float w = best < 0 ? 0.0f : score == 4 ? mixed(z, gone, best, op.f[3], n) : s[best];
     __syncwarp();  // mixed reads gone too
     if (lane == 0) {
       ids[r] = best;
       weights[r] = w;
       if (best < 0) fault(p, 0, row, CANON_FAULT_BANNED, op.label);
-      else gone[best] = 1;
+      else gone[best] = !fixed;                              // a table may name an expert twice
     }
     __syncwarp();
   }

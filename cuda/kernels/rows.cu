@@ -92,13 +92,6 @@ COVEY_KERNEL covey_rope(COVEY_CONST canon_op op, const covey_program *p) {
   }
 }
 
-static __device__ __forceinline__ uint16_t store_value(int32_t form, uint8_t *at, int64_t i, float v) {
-  if (form == CANON_F32) { ((float *)at)[i] = v; return 0; }
-  uint16_t h = form == CANON_F16 ? canon_to_f16(v) : canon_to_bf16(v);
-  ((uint16_t *)at)[i] = h;
-  return form == CANON_F16 ? h & 0x7fff : 0;
-}
-
 // Keys with the position in lanes, values by channel, rounded to the cache's form. grid (rows); twin: append.
 COVEY_KERNEL covey_kv_append(COVEY_CONST canon_op op, const covey_program *p) {
   int32_t row = blockIdx.x;
@@ -123,7 +116,7 @@ COVEY_KERNEL covey_copy(COVEY_CONST canon_op op, const covey_program *p) {
   for (int32_t i = threadIdx.x; i < op.i[3]; i += blockDim.x) y[i] = x[i];
 }
 
-// dst = silu(src) * src2, dst += src, dst += src * f, dst *= f, dst /= f, dst into [f0, f1]. grid (rows, column blocks); twin: row_op.
+// dst = silu(src) * src2, dst += src, dst += src * f, dst *= f, dst /= f, dst *= sigmoid(src), dst into [f0, f1]. grid (rows, column blocks); twin: row_op.
 COVEY_KERNEL covey_elementwise(COVEY_CONST canon_op op, const covey_program *p) {
   int32_t row = blockIdx.x, i = blockIdx.y * blockDim.x + threadIdx.x;
   if (row >= rows_of(p, op.dst.logits) || i >= op.dst.width) return;
@@ -134,6 +127,7 @@ COVEY_KERNEL covey_elementwise(COVEY_CONST canon_op op, const covey_program *p) 
     case CANON_OP_ADD_SCALED: v = v + (x * op.f[0]); break;
     case CANON_OP_SCALE: v = v * op.f[0]; break;
     case CANON_OP_DIVIDE: v = v / op.f[0]; break;
+    case CANON_OP_GATE: v = v * canon_sigmoidf(x); break;
     case CANON_OP_CLAMP: v = v < op.f[0] ? op.f[0] : v > op.f[1] ? op.f[1] : v; break;
   }
   *y = v;

@@ -68,6 +68,7 @@ type Image struct {
 	Labels   []string // by canon_op.label
 	Buffers  []Block  // what dst, src and src2 point into
 	Caches   []*KV    // caches of the operations
+	State    Block    // recurrent state of all slots; empty without any
 	Choices  []Array  // what routers write: ids and weights, rows packed
 	Kept     []Array  // buffers that Keep named
 	BanWords int      // 64-bit words of a ban set
@@ -82,6 +83,9 @@ func (p *Program) Image() (*Image, error) {
 		return nil, errors.New("canon: program: not built")
 	}
 	i := &Image{Limits: p.lim, Ops: unsafe.Pointer(unsafe.SliceData(p.ops)), OpCount: len(p.ops), Labels: p.labels, Buffers: p.buffers, Caches: p.kvs, BanWords: p.step.banWords}
+	if p.state != nil {
+		i.State = Block{unsafe.Pointer(unsafe.SliceData(p.state.mem)), int64(len(p.state.mem)) * 4}
+	}
 	for _, c := range p.choices {
 		row := int64(c.k) * 4
 		i.Choices = append(i.Choices, Array{At: unsafe.Pointer(unsafe.SliceData(c.ids)), Width: row, Stride: row}, Array{At: unsafe.Pointer(unsafe.SliceData(c.weights)), Width: row, Stride: row})
