@@ -34,6 +34,13 @@ for threads in 1 2; do
 	row "prefill of 512 tokens, $threads threads" "$(field "$out" prefill_tok_s) tok/s" "covey bench prefill --threads $threads"
 done
 
+# Several people at once: pairs of one run, so that load hits both sides of each ratio.
+out=$($covey bench serve --model $model --json | tail -1)
+row "8 conversations at once / one" "$(field "$out" gain) times" "covey bench serve"
+row "first token of a 22-token question while 4,000 tokens are read" "$(field "$out" first_ms) ms, $(field "$out" in_steps) steps' time" "covey bench serve"
+row "same, beside a running answer" "$(field "${out#*question_beside_answer}" first_ms) ms, $(field "${out#*question_beside_answer}" in_steps) steps' time" "covey bench serve"
+row "between two tokens of that answer, alone / meanwhile" "$(field "${out#*answer_alone}" median_ms) / $(field "${out#*answer_beside_reading}" median_ms) ms" "covey bench serve"
+
 # A model beyond every cache, 1.36 GB: what decode reaches of the read probe.
 big=$(mktemp -d)/olmoe
 $covey bench make-model "$big" --shape olmoe --layers 4 --json >/dev/null

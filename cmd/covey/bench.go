@@ -9,12 +9,13 @@ import (
 )
 
 type benchCmd struct {
-	Decode    decodeCmd    `cmd:"" default:"withargs" help:"Tokens one after another."`
-	Prefill   prefillCmd   `cmd:"" help:"A prompt at once."`
-	Read      readCmd      `cmd:"" help:"Bytes from memory, no arithmetic."`
-	Kernels   kernelsCmd   `cmd:"" help:"Products of each form."`
-	Peer      peerCmd      `cmd:"" help:"Covey and llama.cpp in turn on one model."`
-	MakeModel makeModelCmd `cmd:"" name:"make-model" help:"Write a checkpoint of random weights in the shape of a real model."`
+	Decode    decodeCmd     `cmd:"" default:"withargs" help:"Tokens one after another."`
+	Prefill   prefillCmd    `cmd:"" help:"A prompt at once."`
+	Read      readCmd       `cmd:"" help:"Bytes from memory, no arithmetic."`
+	Kernels   kernelsCmd    `cmd:"" help:"Products of each form."`
+	Serve     benchServeCmd `cmd:"" help:"Conversations at once, and a question while a long text is read."`
+	Peer      peerCmd       `cmd:"" help:"Covey and llama.cpp in turn on one model."`
+	MakeModel makeModelCmd  `cmd:"" name:"make-model" help:"Write a checkpoint of random weights in the shape of a real model."`
 }
 
 type (

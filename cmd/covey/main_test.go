@@ -297,6 +297,26 @@ func TestBenchReportsEveryRun(t *testing.T) {
 	}
 }
 
+func TestBenchServeSeesAQuestionPassALongText(t *testing.T) {
+	code, out, stderr := covey(t, nil, "", "bench", "serve", "--model", testModel, "--context", "1024", "--batch-rows", "32", "--conversations", "3",
+		"--runs", "1", "--prompt", "8", "--tokens", "16", "--long", "400", "--json")
+	var r serveReport
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
+		t.Fatalf("exit code %d, error %v, stderr %s", code, err, stderr)
+	}
+	if len(r.Together) != 3 || r.Together[2].Conversations != 3 || r.Together[2].Decode <= 0 || r.Gain <= 0 {
+		t.Errorf("1, 2 and 3 conversations: %+v", r.Together)
+	}
+	for name, q := range map[string]questioning{"question": r.Question, "question beside an answer": r.Beside} {
+		if len(q.Steps) != 1 || q.Steps[0] < 1 || q.Steps[0] > 9 || q.FirstMS <= 0 || q.StepMS <= 0 {
+			t.Errorf("%s: %+v; the text's last two thirds take at least 9 steps", name, q)
+		}
+	}
+	if r.Gaps.Median <= 0 || r.Alone.Median <= 0 || r.Gaps.Most < r.Gaps.Median {
+		t.Errorf("gaps: %+v alone, %+v beside", r.Alone, r.Gaps)
+	}
+}
+
 func TestVersionNamesWhatResultsDependOn(t *testing.T) {
 	ids := map[string]string{}
 	for _, kv := range []string{"f16", "f32"} {

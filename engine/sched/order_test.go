@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"covey/engine/model"
 )
@@ -77,69 +79,132 @@ func hold(m *toy) chan struct{} {
 	return gate
 }
 
-func TestShortPromptAnswersWithinThreeStepsWhileALongOneIsRead(t *testing.T) {
-	var long, short *Stream
-	began, answered := 0, 0
-	steps := 0
-	r := start(t, func(o *Options, m *toy) { o.Context, o.BatchRows = 4096, 256 })
-	submitted := make(chan struct{})
-	r.model.before = func(b *model.Batch) {
-		steps++
-		switch steps {
-		case 3:
-			short = r.submit(t, Request{Prompt: prompt(2, 20), MaxTokens: 1, IgnoreEOS: true})
-			began = steps
-			close(submitted)
-		}
-		if short != nil && answered == 0 && short.Result() != nil {
-			answered = steps - 1
-		}
-	}
-	long = r.submit(t, Request{Prompt: prompt(1, 4000)})
-	<-submitted
-	_, _, result := read(t, long)
-	if result.Finish != FinishLength {
-		t.Fatal(result.Err)
-	}
-	if answered == 0 || answered-began > 3 {
-		t.Errorf("submitted during step %d, answered in step %d of %d", began, answered, steps)
-	}
-}
-
-func readBeside(t *testing.T, second Request) (most, mixed int) {
-	var other *Stream
-	steps := 0
-	submitted := make(chan struct{})
-	r := start(t, func(o *Options, _ *toy) { o.BatchRows, o.MixedRows, o.Context = 256, 64, 2048 })
-	r.model.before = func(b *model.Batch) {
-		if steps++; steps == 1 {
-			other = r.submit(t, second)
-			close(submitted)
-		}
-		if len(b.Pages) == 2 {
-			mixed++
-			most = max(most, len(b.Tokens))
-			if b.Positions[0] < 10 || b.Sequence[1] == b.Sequence[0] {
-				t.Errorf("a mixed step does not begin with one decode row: positions %d, %d", b.Positions[0], b.Positions[1])
+// timed runs a test in a bubble of made-up time, in which each row of a step takes as long as it says.
+func timed(t *testing.T, row time.Duration, change func(*Options), test func(t *testing.T, r *rig, steps *[]int)) {
+	synctest.Test(t, func(t *testing.T) {
+		var steps []int // rows of each
+		r := start(t, func(o *Options, m *toy) {
+			o.Context, o.BatchRows = 4096, 256
+			if change != nil {
+				change(o)
 			}
-		}
-	}
-	first := r.submit(t, Request{Prompt: prompt(1, 10), MaxTokens: 400, IgnoreEOS: true})
-	<-submitted
-	read(t, other)
-	read(t, first)
-	return most, mixed
+			m.before = func(b *model.Batch) {
+				steps = append(steps, len(b.Tokens))
+				time.Sleep(time.Duration(len(b.Tokens)) * row)
+			}
+		})
+		test(t, r, &steps)
+	})
 }
 
-func TestDecodeRowsGoOnWhileAPromptIsRead(t *testing.T) {
-	if most, mixed := readBeside(t, Request{Prompt: prompt(2, 640)}); most != 1+64 || mixed != 10 {
-		t.Errorf("%d mixed steps of at most %d rows, want 10 of 65", mixed, most)
+func TestShortPromptIsAnsweredInTheStepAfterTheOneThatItCameIn(t *testing.T) {
+	for name, answering := range map[string]bool{"while a long one is read": false, "while a long one is read and an answer written": true} {
+		t.Run(name, func(t *testing.T) {
+			timed(t, time.Millisecond, nil, func(t *testing.T, r *rig, steps *[]int) {
+				if answering {
+					r.submit(t, Request{Prompt: prompt(3, 20), MaxTokens: 1000, IgnoreEOS: true})
+					time.Sleep(100 * time.Millisecond)
+				}
+				r.submit(t, Request{Prompt: prompt(1, 2000)})
+				time.Sleep(600 * time.Millisecond)
+				inHand := len(*steps)
+				asked := time.Now()
+				short := r.submit(t, Request{Prompt: prompt(2, 60), MaxTokens: 1, IgnoreEOS: true, Routing: true})
+				_, _, result := read(t, short)
+				if e := short.Routing(); len(e) != 1 || e[0].Step != uint64(inHand)+1 || e[0].Rows() != 60 || len(result.Tokens) != 1 {
+					t.Errorf("came in step %d, read in %d steps from %d on", inHand, len(e), e[0].Step)
+				}
+				if rows := (*steps)[inHand]; rows > 100 {
+					t.Errorf("its step had %d rows: it waited for those of the long prompt", rows)
+				}
+				if waited, most := time.Since(asked), 256*time.Millisecond+shortStep; waited > most {
+					t.Errorf("answered after %v, want at most %v: the step in hand and a short one", waited, most)
+				}
+			})
+		})
+	}
+}
+
+func TestLonePromptIsReadInWholeSteps(t *testing.T) {
+	timed(t, time.Second, nil, func(t *testing.T, r *rig, steps *[]int) {
+		read(t, r.submit(t, Request{Prompt: prompt(1, 600)}))
+		if want := []int{256, 256, 88}; !slices.Equal(*steps, want) {
+			t.Errorf("steps of %v rows, want %v", *steps, want)
+		}
+	})
+}
+
+func TestAnswerWaitsATenthOfASecondOrAFewTokensTimeWhileAPromptIsRead(t *testing.T) {
+	for _, c := range []struct {
+		row  time.Duration
+		rows int // of a step that reads and decodes
+		says string
+	}{
+		{10 * time.Microsecond, 256, "rows cost nothing: the whole step"},
+		{time.Millisecond, 1 + 99, "a tenth of a second"},
+		{50 * time.Millisecond, 1 + 16, "rows are dear: as few as are worth their weights"},
+	} {
+		timed(t, c.row, nil, func(t *testing.T, r *rig, steps *[]int) {
+			first := r.submit(t, Request{Prompt: prompt(1, 20), MaxTokens: 400, IgnoreEOS: true})
+			time.Sleep(30 * c.row)
+			before := len(*steps)
+			second := r.submit(t, Request{Prompt: prompt(2, 1000), MaxTokens: 1, IgnoreEOS: true})
+			read(t, second)
+			reading := (*steps)[before : len(*steps)-1]
+			for i, rows := range reading {
+				if i == 0 && rows == 1 { // the step in hand when the prompt came
+					continue
+				}
+				if last := i == len(reading)-1; rows != c.rows && !last {
+					t.Errorf("%s: step %d of the prompt has %d rows, want %d", c.says, i, rows, c.rows)
+				}
+			}
+			first.Cancel()
+			if _, _, result := read(t, first); !slices.Equal(result.Tokens, greedy(prompt(1, 20), len(result.Tokens), false)) || len(result.Tokens) < len(reading) {
+				t.Errorf("%s: %d tokens in %d steps, or wrong ones", c.says, len(result.Tokens), len(reading))
+			}
+		})
 	}
 }
 
 func TestBackgroundRowsStayFewBesideOrdinaryRequests(t *testing.T) {
-	if most, mixed := readBeside(t, Request{Prompt: prompt(2, 640), Background: true}); most != 1+16 || mixed != 40 {
-		t.Errorf("%d mixed steps of at most %d rows, want 40 of 17", mixed, most)
+	timed(t, time.Millisecond, nil, func(t *testing.T, r *rig, steps *[]int) {
+		first := r.submit(t, Request{Prompt: prompt(1, 20), MaxTokens: 400, IgnoreEOS: true})
+		time.Sleep(30 * time.Millisecond)
+		probe := r.submit(t, Request{Prompt: prompt(2, 640), Background: true, Routing: true})
+		read(t, probe)
+		first.Cancel()
+		read(t, first)
+		for i, e := range probe.Routing() {
+			if e.Rows() > 99/4 {
+				t.Errorf("step %d of the probe has %d rows, want at most a quarter of the 99 that an ordinary prompt would get", i, e.Rows())
+			}
+		}
+	})
+}
+
+func TestOldestPromptGetsAQuarterOfTheRowsHoweverManyShortOnesCome(t *testing.T) {
+	r := start(t, nil)
+	left := 40
+	gate := make(chan struct{})
+	r.model.before = func(*model.Batch) {
+		<-gate
+		for range min(left, 4) { // four new ones in every step
+			left--
+			r.submit(t, Request{Prompt: prompt(left, 30), MaxTokens: 1, IgnoreEOS: true})
+		}
+	}
+	long := r.submit(t, Request{Prompt: prompt(99, 200), MaxTokens: 1, IgnoreEOS: true, Routing: true})
+	r.submit(t, Request{Prompt: prompt(98, 30), MaxTokens: 1, IgnoreEOS: true})
+	close(gate)
+	if _, _, result := read(t, long); result.Err != nil {
+		t.Fatal(result.Err)
+	}
+	events := long.Routing()
+	for i, e := range events {
+		if i > 0 && e.Step != events[i-1].Step+1 || e.Rows() < 8 && i < len(events)-1 {
+			t.Errorf("step %d: %d of 32 rows, want 8 or more in every step", e.Step, e.Rows())
+		}
 	}
 }
 

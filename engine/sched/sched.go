@@ -11,7 +11,8 @@
 //
 // Order: requests are admitted first come, first served, ordinary ones before background ones. When pages or places run
 // out, the sequence admitted last goes back to the queue, a background one before any other; the oldest always runs on,
-// so everything ends. Prefill rows are dealt out evenly, so that a short prompt does not wait for a long one.
+// so everything ends. A quarter of the prefill rows goes to the oldest prompt, the rest to those that need least (deal).
+// Steps that somebody waits for are kept short by what rows have taken so far (pace); only how long things take depends on it.
 package sched
 
 import (
@@ -59,7 +60,6 @@ type Options struct {
 	Context     int     // longest sequence in tokens
 	BatchRows   int     // most rows of a step
 	PrefillRows int     // most prefill rows of one sequence in a step; 0 = BatchRows
-	MixedRows   int     // most prefill rows of a step that also decodes, so that reading a prompt does not stall answers; 0 = a quarter of BatchRows
 	LogitRows   int     // most rows of a step whose logits the model keeps; 0 = BatchRows
 	Sequences   int     // most sequences that run at once
 	QueueLimit  int     // most requests that wait
@@ -91,6 +91,8 @@ type Scheduler struct {
 	admitted uint64      // admissions so far
 	batch    model.Batch
 	parts    []part
+	due      []*part // of parts: those whose next token is chosen
+	pace     pace
 	touched  []uint64 // bit set over MoE layers x experts, for counting bytes
 }
 
@@ -103,8 +105,7 @@ func New(o Options) (*Scheduler, error) {
 		zero  int // what 0 means; 0 = not allowed
 	}{
 		{"Vocab", &o.Vocab, 0}, {"Context", &o.Context, 0}, {"BatchRows", &o.BatchRows, 0}, {"Sequences", &o.Sequences, 0},
-		{"QueueLimit", &o.QueueLimit, 0}, {"PrefillRows", &o.PrefillRows, o.BatchRows}, {"MixedRows", &o.MixedRows, (o.BatchRows + 3) / 4},
-		{"LogitRows", &o.LogitRows, o.BatchRows},
+		{"QueueLimit", &o.QueueLimit, 0}, {"PrefillRows", &o.PrefillRows, o.BatchRows}, {"LogitRows", &o.LogitRows, o.BatchRows},
 	} {
 		if *c.value == 0 {
 			*c.value = c.zero

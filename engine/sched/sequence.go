@@ -35,6 +35,8 @@ type sequence struct {
 	prompt   int     // length of the prompt
 	recorded int     // rows before this position have been accounted for; a sequence that was put back runs them again in silence
 	state    *sample.State
+	chosen   choice // of the step in hand
+	share    int    // prefill rows of the step that is being put together
 	text     Decoder
 	stops    stopper
 	held     *Output // latest token, kept back while text that hangs on it may still change
@@ -100,26 +102,47 @@ func (q *sequence) promptRow(position int, logits []float32) error {
 	return nil
 }
 
-// lastRow takes the logits of the last row: it hashes them, and chooses and hands on the next token. o carries what is
-// known of the row. It returns the finish reason, or "" if the request goes on.
-func (q *sequence) lastRow(logits []float32, o Output, eos []int32, context int) (finish string, err error) {
+// choice is the token that follows a sequence's last row.
+type choice struct {
+	token   int32
+	ends    bool // it ends the answer and is no part of it
+	logprob float32
+	top     []sample.Logprob
+	err     error
+}
+
+// choose takes the logits of the last row: it hashes them, and chooses the next token. Different sequences may choose at the
+// same time.
+func (q *sequence) choose(logits []float32, eos []int32) {
 	if q.hash != nil {
 		canon.HashBits(q.hash, logits)
 	}
 	if q.req.MaxTokens == 0 {
-		return FinishLength, nil
+		return
 	}
-	o.Kind, o.Position = KindToken, len(q.tokens)
-	if o.Token, err = q.state.Choose(logits, o.Position); err != nil {
-		return FinishError, fmt.Errorf("sched: choosing the token for position %d: %w", o.Position, err)
-	}
-	if !q.req.IgnoreEOS && slices.Contains(eos, o.Token) {
-		return FinishStop, nil
-	}
-	if q.req.Logprobs >= 0 {
-		if o.Logprob, o.Top, err = sample.Logprobs(logits, o.Token, q.req.Logprobs); err != nil {
-			return FinishError, fmt.Errorf("sched: logits of position %d: %w", o.Position-1, err)
+	c, position := choice{}, len(q.tokens)
+	if c.token, c.err = q.state.Choose(logits, position); c.err != nil {
+		c.err = fmt.Errorf("sched: choosing the token for position %d: %w", position, c.err)
+	} else if c.ends = !q.req.IgnoreEOS && slices.Contains(eos, c.token); !c.ends && q.req.Logprobs >= 0 {
+		if c.logprob, c.top, c.err = sample.Logprobs(logits, c.token, q.req.Logprobs); c.err != nil {
+			c.err = fmt.Errorf("sched: logits of position %d: %w", position-1, c.err)
 		}
+	}
+	q.chosen = c
+}
+
+// lastRow goes on with the chosen token and hands it on; o carries what else is known of the row. It returns the finish
+// reason, or "" if the request goes on.
+func (q *sequence) lastRow(o Output, context int) (finish string, err error) {
+	switch c := q.chosen; {
+	case q.req.MaxTokens == 0:
+		return FinishLength, nil
+	case c.err != nil:
+		return FinishError, c.err
+	case c.ends:
+		return FinishStop, nil
+	default:
+		o.Kind, o.Position, o.Token, o.Logprob, o.Top = KindToken, len(q.tokens), c.token, c.logprob, c.top
 	}
 	q.state.Add(o.Token)
 	q.tokens = append(q.tokens, o.Token)

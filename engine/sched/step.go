@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"math/bits"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"covey/engine/model"
@@ -15,6 +18,7 @@ import (
 type part struct {
 	q      *sequence
 	row, n int
+	logits [][]float32 // of the rows that want them
 }
 
 // plan chooses the rows of the next step and leaves them in batch and parts, which stay empty if there is nothing to do.
@@ -54,8 +58,11 @@ func (s *Scheduler) plan() {
 		s.add(q, 1)
 	}
 	left := s.o.BatchRows - len(decode)
+	short := s.pace.rows(s.o.BatchRows)
 	if len(decode) > 0 {
-		left = min(left, s.o.MixedRows)
+		left = min(left, short)
+	} else if need, ends := shortest(prefill); ends && need < left {
+		left = max(min(left, short), need)
 	}
 	left = s.deal(prefill, left)
 	s.deal(background, s.behind(left))
@@ -72,9 +79,19 @@ func (s *Scheduler) resume(qs []*sequence) {
 // behind limits background rows to what does not make an ordinary request's steps much longer.
 func (s *Scheduler) behind(rows int) int {
 	if s.foreground() {
-		return min(rows, max(1, s.o.MixedRows/4))
+		return min(rows, max(1, s.pace.rows(s.o.BatchRows)/4))
 	}
 	return rows
+}
+
+// shortest is how many rows a step must have so that deal gives the prompt with the fewest rows left all of them; ok if there
+// are others too. A lone prompt is read in steps as long as may be.
+func shortest(qs []*sequence) (rows int, ok bool) {
+	if len(qs) < 2 {
+		return 0, false
+	}
+	n := slices.MinFunc(qs, func(a, b *sequence) int { return cmp.Compare(a.left(), b.left()) }).left()
+	return n + (n+2)/3, true
 }
 
 // foreground says whether an ordinary request runs.
@@ -98,17 +115,25 @@ func waitedLongest(qs []*sequence) {
 	slices.SortStableFunc(qs, func(a, b *sequence) int { return cmp.Compare(a.lastStep, b.lastStep) })
 }
 
-// deal gives prefill rows to sequences, as evenly as their needs allow: those that need little get all of it, the others
-// share the rest. It returns the rows that are left.
+// deal gives prefill rows to sequences, in order of admission: a quarter to the oldest, so that it gets on however many come
+// after it, and the rest to those that need least, so that a short prompt does not wait for a long one. It returns the rows
+// that are left.
 func (s *Scheduler) deal(qs []*sequence, left int) int {
-	if len(qs) > left {
-		waitedLongest(qs)
-		qs = qs[:left]
+	if len(qs) == 0 {
+		return left
 	}
-	slices.SortStableFunc(qs, func(a, b *sequence) int { return cmp.Compare(a.left(), b.left()) })
-	for i, q := range qs {
-		share := (left + len(qs) - i - 1) / (len(qs) - i)
-		left -= s.add(q, min(q.left(), s.o.PrefillRows, share))
+	give := func(q *sequence, most int) {
+		n := min(q.left()-q.share, s.o.PrefillRows-q.share, most)
+		q.share += n
+		left -= n
+	}
+	give(qs[0], (left+3)/4)
+	for _, q := range slices.SortedStableFunc(slices.Values(qs), func(a, b *sequence) int { return cmp.Compare(a.left(), b.left()) }) {
+		give(q, left)
+	}
+	for _, q := range qs {
+		left += q.share - s.add(q, q.share)
+		q.share = 0
 	}
 	return left
 }
@@ -150,7 +175,7 @@ func (s *Scheduler) add(q *sequence, n int) int {
 		b.From = append(b.From, q.req.From)
 	}
 	b.Pages, b.States = append(b.Pages, q.kv.Pages()), append(b.States, q.kv.State())
-	s.parts = append(s.parts, part{q, at, n})
+	s.parts = append(s.parts, part{q: q, row: at, n: n})
 	return n
 }
 
@@ -181,10 +206,14 @@ func (s *Scheduler) step() {
 		}
 		return
 	}
-	logits, generated := out.Logits, 0
+	if b.From == nil { // rows that begin at a router take less
+		s.pace.learn(decode, rows-decode, elapsed)
+	}
+	s.choose(out)
+	generated := 0
 	for _, p := range s.parts {
 		before := len(p.q.result.Tokens)
-		logits = s.take(p, out, logits, number, elapsed)
+		s.take(p, out, number, elapsed)
 		generated += len(p.q.result.Tokens) - before
 	}
 	s.mu.Lock()
@@ -200,21 +229,44 @@ func (s *Scheduler) step() {
 	s.mu.Unlock()
 }
 
-// take accounts for the rows of one sequence and returns the logits of the parts after it.
-func (s *Scheduler) take(p part, out *model.Output, logits [][]float32, number uint64, elapsed time.Duration) [][]float32 {
-	q, first := p.q, p.q.kv.Len()
-	var mine [][]float32
-	for _, r := range s.batch.LogitRows {
-		if int(r) >= p.row && int(r) < p.row+p.n {
-			mine = append(mine, logits[len(mine)])
+// choose gives each part its logits and chooses the tokens that follow, on all processors: a choice among 50,000 tokens with
+// its alternatives takes a quarter of a millisecond, which a step of many answers would add up.
+func (s *Scheduler) choose(out *model.Output) {
+	s.due = s.due[:0]
+	next := 0
+	for i := range s.parts {
+		p := &s.parts[i]
+		for next < len(s.batch.LogitRows) && int(s.batch.LogitRows[next]) < p.row+p.n {
+			p.logits = append(p.logits, out.Logits[next])
+			next++
+		}
+		if p.n == p.q.left() && p.q.wantsLast() {
+			s.due = append(s.due, p)
 		}
 	}
-	rest := logits[len(mine):]
+	var taken atomic.Int32
+	work := func() {
+		for i := int(taken.Add(1)) - 1; i < len(s.due); i = int(taken.Add(1)) - 1 {
+			p := s.due[i]
+			p.q.choose(p.logits[len(p.logits)-1], s.o.EOS)
+		}
+	}
+	var group sync.WaitGroup
+	for range min(len(s.due), runtime.GOMAXPROCS(0)) - 1 {
+		group.Go(work)
+	}
+	work()
+	group.Wait()
+}
+
+// take accounts for the rows of one sequence.
+func (s *Scheduler) take(p part, out *model.Output, number uint64, elapsed time.Duration) {
+	q, first := p.q, p.q.kv.Len()
 	if out.Faults != nil {
 		for i, err := range out.Faults[p.row : p.row+p.n] {
 			if err != nil {
 				s.end(q, FinishError, fmt.Errorf("sched: row at position %d: %w", first+i, err))
-				return rest
+				return
 			}
 		}
 	}
@@ -222,11 +274,11 @@ func (s *Scheduler) take(p part, out *model.Output, logits [][]float32, number u
 	q.kv.Append(s.batch.Tokens[p.row : p.row+p.n]...)
 	for i := range p.n {
 		if q.wantsPrompt(first + i) {
-			if err := q.promptRow(first+i, mine[0]); err != nil {
+			if err := q.promptRow(first+i, p.logits[0]); err != nil {
 				s.end(q, FinishError, err)
-				return rest
+				return
 			}
-			mine = mine[1:]
+			p.logits = p.logits[1:]
 		}
 	}
 	q.recorded = max(q.recorded, first+p.n)
@@ -242,11 +294,10 @@ func (s *Scheduler) take(p part, out *model.Output, logits [][]float32, number u
 			at := (p.row + p.n - 1) * slots
 			o.IDs, o.Weights = slices.Clone(out.IDs[at:at+slots]), slices.Clone(out.Weights[at:at+slots])
 		}
-		if finish, err := q.lastRow(mine[0], o, s.o.EOS, s.o.Context); finish != "" {
+		if finish, err := q.lastRow(o, s.o.Context); finish != "" {
 			s.end(q, finish, err)
 		}
 	}
-	return rest
 }
 
 // publish hands on the routing of one part, as copies of the model's slices, to those who want it, and returns the
