@@ -79,8 +79,9 @@ func hold(m *toy) chan struct{} {
 	return gate
 }
 
-// timed runs a test in a bubble of made-up time, in which each row of a step takes as long as it says.
-func timed(t *testing.T, row time.Duration, change func(*Options), test func(t *testing.T, r *rig, steps *[]int)) {
+// timed runs a test in a bubble of made-up time, in which each row of a step takes as long as row says; steps gives the rows of
+// each step that has begun.
+func timed(t *testing.T, row time.Duration, change func(*Options), test func(t *testing.T, r *rig, steps func() []int)) {
 	synctest.Test(t, func(t *testing.T) {
 		var steps []int // rows of each
 		r := start(t, func(o *Options, m *toy) {
@@ -93,28 +94,28 @@ func timed(t *testing.T, row time.Duration, change func(*Options), test func(t *
 				time.Sleep(time.Duration(len(b.Tokens)) * row)
 			}
 		})
-		test(t, r, &steps)
+		test(t, r, func() []int { synctest.Wait(); return steps })
 	})
 }
 
 func TestShortPromptIsAnsweredInTheStepAfterTheOneThatItCameIn(t *testing.T) {
 	for name, answering := range map[string]bool{"while a long one is read": false, "while a long one is read and an answer written": true} {
 		t.Run(name, func(t *testing.T) {
-			timed(t, time.Millisecond, nil, func(t *testing.T, r *rig, steps *[]int) {
+			timed(t, time.Millisecond, nil, func(t *testing.T, r *rig, steps func() []int) {
 				if answering {
 					r.submit(t, Request{Prompt: prompt(3, 20), MaxTokens: 1000, IgnoreEOS: true})
 					time.Sleep(100 * time.Millisecond)
 				}
 				r.submit(t, Request{Prompt: prompt(1, 2000)})
 				time.Sleep(600 * time.Millisecond)
-				inHand := len(*steps)
+				inHand := len(steps())
 				asked := time.Now()
 				short := r.submit(t, Request{Prompt: prompt(2, 60), MaxTokens: 1, IgnoreEOS: true, Routing: true})
 				_, _, result := read(t, short)
 				if e := short.Routing(); len(e) != 1 || e[0].Step != uint64(inHand)+1 || e[0].Rows() != 60 || len(result.Tokens) != 1 {
 					t.Errorf("came in step %d, read in %d steps from %d on", inHand, len(e), e[0].Step)
 				}
-				if rows := (*steps)[inHand]; rows > 100 {
+				if rows := steps()[inHand]; rows > 100 {
 					t.Errorf("its step had %d rows: it waited for those of the long prompt", rows)
 				}
 				if waited, most := time.Since(asked), 256*time.Millisecond+shortStep; waited > most {
@@ -126,10 +127,10 @@ func TestShortPromptIsAnsweredInTheStepAfterTheOneThatItCameIn(t *testing.T) {
 }
 
 func TestLonePromptIsReadInWholeSteps(t *testing.T) {
-	timed(t, time.Second, nil, func(t *testing.T, r *rig, steps *[]int) {
+	timed(t, time.Second, nil, func(t *testing.T, r *rig, steps func() []int) {
 		read(t, r.submit(t, Request{Prompt: prompt(1, 600)}))
-		if want := []int{256, 256, 88}; !slices.Equal(*steps, want) {
-			t.Errorf("steps of %v rows, want %v", *steps, want)
+		if want := []int{256, 256, 88}; !slices.Equal(steps(), want) {
+			t.Errorf("steps of %v rows, want %v", steps(), want)
 		}
 	})
 }
@@ -144,13 +145,13 @@ func TestAnswerWaitsATenthOfASecondOrAFewTokensTimeWhileAPromptIsRead(t *testing
 		{time.Millisecond, 1 + 99, "a tenth of a second"},
 		{50 * time.Millisecond, 1 + 16, "rows are dear: as few as are worth their weights"},
 	} {
-		timed(t, c.row, nil, func(t *testing.T, r *rig, steps *[]int) {
+		timed(t, c.row, nil, func(t *testing.T, r *rig, steps func() []int) {
 			first := r.submit(t, Request{Prompt: prompt(1, 20), MaxTokens: 400, IgnoreEOS: true})
 			time.Sleep(30 * c.row)
-			before := len(*steps)
+			before := len(steps())
 			second := r.submit(t, Request{Prompt: prompt(2, 1000), MaxTokens: 1, IgnoreEOS: true})
 			read(t, second)
-			reading := (*steps)[before : len(*steps)-1]
+			reading := steps()[before : len(steps())-1]
 			for i, rows := range reading {
 				if i == 0 && rows == 1 { // the step in hand when the prompt came
 					continue
@@ -168,7 +169,7 @@ func TestAnswerWaitsATenthOfASecondOrAFewTokensTimeWhileAPromptIsRead(t *testing
 }
 
 func TestBackgroundRowsStayFewBesideOrdinaryRequests(t *testing.T) {
-	timed(t, time.Millisecond, nil, func(t *testing.T, r *rig, steps *[]int) {
+	timed(t, time.Millisecond, nil, func(t *testing.T, r *rig, steps func() []int) {
 		first := r.submit(t, Request{Prompt: prompt(1, 20), MaxTokens: 400, IgnoreEOS: true})
 		time.Sleep(30 * time.Millisecond)
 		probe := r.submit(t, Request{Prompt: prompt(2, 640), Background: true, Routing: true})
