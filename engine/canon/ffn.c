@@ -5,7 +5,7 @@
 #include "canon.h"
 #include "program.h"
 
-enum { INNER_ROWS = 32, INNER_MOST = 128 };
+enum { INNER_ROWS = 64, INNER_MOST = 128 };
 
 // Inner columns of one chunk: whole groups of the down matrix, or 32.
 static int32_t piece(const canon_record *r) { return r->down.group > 32 ? r->down.group : 32; }

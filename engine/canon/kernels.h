@@ -24,10 +24,12 @@ typedef struct {
   const float *bias;         // by output of the matrix, or null
 } canon_rows;
 
-// Queries that share a key/value head, against one block of 256 positions.
+// Queries that share a key/value head, against one block of 256 positions: query i attends positions lo[i] <= p < hi[i] of
+// the block, at least one.
 typedef struct {
   const float *q;            // [queries, dim]
-  int32_t queries, dim, form, lo, hi;   // positions lo <= p < hi of the block
+  const int32_t *lo, *hi;    // [queries]
+  int32_t queries, dim, form;
   int32_t values, v_stride;             // channels of a value, and of a page from one value to the next
   float scale;
   const uint8_t *k[4], *v[4];           // pages: keys [dim][64], values [64][v_stride]
@@ -69,6 +71,7 @@ typedef struct {
   void (*fold)(float *o, const float *fresh, float a, float b, int32_t n);
   void (*rotate)(float *x, int32_t rot, int pairs, const float *c, const float *s);
   void (*store)(int32_t form, const float *x, int32_t n, void *out);
+  void (*widen)(int32_t form, const void *in, int32_t n, float *out); // stored values to floats; n is a multiple of 32
   void (*attend)(const canon_attend *a);
   void (*index)(const canon_index *a);
   void (*pool)(float *m, float *l, float *o, const float *gate, const float *place, const float *value, int32_t n);

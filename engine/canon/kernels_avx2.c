@@ -114,92 +114,226 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
   for (int i = 0; i < rows; i++) put_tile(m, r, i0 + i, t, out[i]);
 }
 
+// Many rows of int4: one segment of a tile is unpacked once, into bytes and float scales that stay in the first-level cache,
+// and read by four rows at a time for all 16 outputs. 20 vector operations for 32 inputs by 8 outputs of a row remain.
+typedef struct { uint8_t w[CANON_SEGMENT * 16]; float scale[CANON_SEGMENT / 32][16]; } panel __attribute__((aligned(64)));
+
+static inline __attribute__((always_inline)) void unpack(const canon_matrix *m, int32_t t, int32_t g0, int32_t g1, panel *p) {
+  const __m256i low = _mm256_set1_epi8(15);
+  const int32_t per = m->group / 32;
+  const uint8_t *w = m->codes + ((int64_t)t * m->groups + g0) * per * 256;
+  for (int32_t i = 0; i < (g1 - g0) * per * 4; i++, w += 64) {
+    __builtin_prefetch(w + AHEAD);
+    for (int h = 0; h < 64; h += 32) {
+      __m256i v = _mm256_loadu_si256((const __m256i *)(w + h));
+      _mm256_store_si256((__m256i *)(p->w + i * 128 + h), _mm256_and_si256(v, low));
+      _mm256_store_si256((__m256i *)(p->w + i * 128 + 64 + h), _mm256_and_si256(_mm256_srli_epi16(v, 4), low));
+    }
+  }
+  for (int32_t g = g0; g < g1; g++)
+    for (int h = 0; h < 16; h += 8) _mm256_store_ps(p->scale[g - g0] + h, scales8(-1, m, ((int64_t)t * m->groups + g) * 16 + h));
+}
+
+static inline __attribute__((always_inline)) void four_rows(const int per, const panel *p, int32_t g0, int32_t g1, const int8_t *const q[4], const float *const sx[4], const int32_t *const less8[4], float (*tot)[16]) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  const uint8_t *w = p->w;
+  int64_t at = (int64_t)g0 * per * 32;
+  __m256 acc[4][2];
+  for (int i = 0; i < 4; i++) acc[i][0] = acc[i][1] = v_set(0);
+  for (int32_t g = g0; g < g1; g++) {
+    __m256i dot[4][2], part[4][2];
+    UNROLL(4)
+    for (int c = 0; c < per; c++, w += 512, at += 32) {
+      UNROLL(8)
+      for (int j = 0; j < 8; j++) {
+        __m256i a = _mm256_load_si256((const __m256i *)(w + j * 64)), b = _mm256_load_si256((const __m256i *)(w + j * 64 + 32));
+        UNROLL(4)
+        for (int i = 0; i < 4; i++) {
+          int32_t v;
+          memcpy(&v, q[i] + at + j * 4, 4);
+          __m256i x = _mm256_set1_epi32(v);
+          part[i][0] = j == 0 ? _mm256_maddubs_epi16(a, x) : _mm256_add_epi16(part[i][0], _mm256_maddubs_epi16(a, x));
+          part[i][1] = j == 0 ? _mm256_maddubs_epi16(b, x) : _mm256_add_epi16(part[i][1], _mm256_maddubs_epi16(b, x));
+          NOW(part[i][0]);
+          NOW(part[i][1]);
+        }
+      }
+      UNROLL(4)
+      for (int i = 0; i < 4; i++)
+        UNROLL(2)
+        for (int h = 0; h < 2; h++) dot[i][h] = _mm256_add_epi32(_mm256_madd_epi16(part[i][h], ones), c > 0 ? dot[i][h] : _mm256_set1_epi32(less8[i][g]));
+    }
+    UNROLL(2)
+    for (int h = 0; h < 2; h++) {
+      __m256 sw = _mm256_load_ps(p->scale[g - g0] + h * 8);
+      UNROLL(4)
+      for (int i = 0; i < 4; i++) acc[i][h] = v_fma(_mm256_cvtepi32_ps(dot[i][h]), v_mul(sw, v_set(sx[i][g])), acc[i][h]);
+    }
+  }
+  for (int i = 0; i < 4; i++)
+    for (int h = 0; h < 2; h++) _mm256_store_ps(tot[i] + h * 8, v_add(_mm256_load_ps(tot[i] + h * 8), acc[i][h]));
+}
+
+enum { MANY = 8, MOST = 64 };   // rows from which unpacking pays; rows whose sums wait between segments
+
+// Up to MOST rows of one tile, MANY at least. Fours may overlap: a row in two of them gets the same sums twice.
+static inline __attribute__((always_inline)) void tile_rows(const int per, const canon_matrix *m, int32_t t, const canon_rows *r, int32_t i0, int32_t n) {
+  const int per_segment = CANON_SEGMENT / (32 * per);
+  panel p;
+  float tot[MOST][16] __attribute__((aligned(32)));
+  memset(tot, 0, sizeof tot);
+  for (int32_t g0 = 0; g0 < m->groups; g0 += per_segment) {
+    int32_t g1 = g0 + per_segment < m->groups ? g0 + per_segment : m->groups;
+    unpack(m, t, g0, g1, &p);
+    for (int32_t k = 0; k < n; k += 4) {
+      const int8_t *q[4];
+      const float *sx[4];
+      const int32_t *less8[4];
+      for (int i = 0; i < 4; i++) {
+        int64_t in = row_in(r, i0 + (k + 4 <= n ? k : n - 4) + i);
+        q[i] = r->codes.q + in * r->codes.stride;
+        sx[i] = r->codes.scale + in * r->codes.groups;
+        less8[i] = r->codes.less8 + in * r->codes.groups;
+      }
+      four_rows(per, &p, g0, g1, q, sx, less8, tot + k);
+    }
+  }
+  for (int32_t k = 0; k < n; k++) put_tile(m, r, i0 + k, t, tot[n % 4 && k >= n / 4 * 4 ? k + 4 - n % 4 : k]);
+}
+
 // Where the scales, zero points or minima of 8 outputs lie.
 static inline int64_t beside(const canon_matrix *m, int32_t t, int32_t g, int32_t b, int h) {
   int32_t subs = m->group / m->sub;
   return (((int64_t)t * m->groups + g) * subs + b) * 16 + h * 8;
 }
 
-// One row, every form and offset: a dot for 16 inputs at a time, which a scale of 32 or more adds up. The codes of MXFP4 are
-// looked up as doubled values plus 12, so that they are unsigned (8 * 2 * 24 * 127 / 2 = 24384 fits int16).
-static inline __attribute__((always_inline)) void tile_any(const int form, const canon_matrix *m, int32_t t, const canon_rows *r, int32_t i) {
-  const int bytes = form == CANON_INT8 ? 256 : 128, bias = form == CANON_INT8 ? 128 : 0;   // of 16 inputs; int8 codes less 128 are signed
+// Every form and offset, one row or four: a dot for 16 inputs at a time, which a scale of 32 or more adds up. The codes of
+// MXFP4 are looked up as doubled values plus 12, so that they are unsigned (8 * 2 * 24 * 127 / 2 = 24384 fits int16).
+static inline __attribute__((always_inline)) void tile_any(const int form, const int rows, const int halves, const canon_matrix *m, int32_t t, const canon_rows *r, int32_t i0) {
+  const int bytes = form == CANON_INT8 ? 256 : 128, pieces = form == CANON_INT8 ? 4 : 2, bias = form == CANON_INT8 ? 128 : 0;   // of 16 inputs; int8 codes less 128 are signed
   const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)0x80);
   const __m256i doubled = _mm256_broadcastsi128_si256(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
   const int32_t subs = m->group / m->sub, units = m->sub / 16, per_segment = CANON_SEGMENT / m->group, groups = m->groups;
-  const int64_t in = row_in(r, i);
-  const int8_t *q = r->codes.q + in * r->codes.stride;
-  const float *sx = r->codes.scale + in * r->codes.groups;
-  const int32_t *less8 = r->codes.less8 + in * r->codes.groups, *half = subs == 2 ? r->codes.half + in * r->codes.groups : 0;
   const int32_t offset = m->offset == CANON_OFFSET_MINIMA ? 0 : form == CANON_INT4 ? 8 : form == CANON_INT8 ? 128 : 12;
-  const uint8_t *w = m->codes + (int64_t)t * groups * subs * units * bytes;
-  __m256 tot[2] = {v_set(0), v_set(0)};
-  for (int32_t s = 0; s < groups; s += per_segment) {
-    int32_t end = s + per_segment < groups ? s + per_segment : groups;
-    __m256 acc[2] = {v_set(0), v_set(0)};
-    for (int32_t g = s; g < end; g++)
-      for (int32_t b = 0; b < subs; b++) {
-        int32_t sum = -(less8[g] / 8);
-        if (half) sum = b ? sum - half[g] : half[g];
-        __m256i dot[2];
+  const int8_t *q[4];
+  const float *sx[4];
+  const int32_t *less8[4], *half[4];
+  float out[4][16] __attribute__((aligned(32)));
+  for (int i = 0; i < rows; i++) {
+    int64_t in = row_in(r, i0 + i);
+    q[i] = r->codes.q + in * r->codes.stride;
+    sx[i] = r->codes.scale + in * r->codes.groups;
+    less8[i] = r->codes.less8 + in * r->codes.groups;
+    half[i] = subs == 2 ? r->codes.half + in * r->codes.groups : 0;
+  }
+  for (int h0 = 0; h0 < 2; h0 += halves) {
+    const uint8_t *w = m->codes + (int64_t)t * groups * subs * units * bytes + h0 * 32;
+    int64_t at = 0;
+    __m256 tot[4][2], acc[4][2];
+    UNROLL(4)
+    for (int i = 0; i < rows; i++)
+      UNROLL(2)
+      for (int h = 0; h < halves; h++) tot[i][h] = v_set(0);
+    for (int32_t s = 0; s < groups; s += per_segment) {
+      int32_t end = s + per_segment < groups ? s + per_segment : groups;
+      UNROLL(4)
+      for (int i = 0; i < rows; i++)
         UNROLL(2)
-        for (int h = 0; h < 2; h++) {
-          dot[h] = _mm256_set1_epi32((bias - offset) * sum);
-          if (m->offset == CANON_OFFSET_ZEROS) {
-            __m256i zero = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(m->offsets + beside(m, t, g, b, h))));
-            dot[h] = _mm256_mullo_epi32(_mm256_sub_epi32(_mm256_set1_epi32(bias), zero), _mm256_set1_epi32(sum));
-          }
-        }
-        for (int32_t u = 0; u < units; u++, w += bytes, q += 16) {
+        for (int h = 0; h < halves; h++) acc[i][h] = v_set(0);
+      for (int32_t g = s; g < end; g++)
+        for (int32_t b = 0; b < subs; b++) {
+          __m256i dot[4][2], zero[2];
+          int32_t sum[4];
           UNROLL(2)
-          for (int h = 0; h < 2; h++) {
-            __m256i part = _mm256_setzero_si256();
-            if (form == CANON_INT8) {
-#pragma GCC unroll 4
-              for (int j = 0; j < 4; j++) {
-                if (h == 0) __builtin_prefetch(w + j * 64 + AHEAD);
-                __m256i v = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(w + j * 64 + h * 32)), flip);
-                int32_t a;
-                memcpy(&a, q + j * 4, 4);
-                part = _mm256_add_epi32(part, _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(v), _mm256_sign_epi8(_mm256_set1_epi32(a), v)), ones));
+          for (int h = 0; h < halves; h++)
+            zero[h] = m->offset == CANON_OFFSET_ZEROS ? _mm256_sub_epi32(_mm256_set1_epi32(bias), _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(m->offsets + beside(m, t, g, b, h0 + h)))))
+                                                      : _mm256_set1_epi32(bias - offset);
+          UNROLL(4)
+          for (int i = 0; i < rows; i++) {
+            sum[i] = -(less8[i][g] / 8);
+            if (half[i]) sum[i] = b ? sum[i] - half[i][g] : half[i][g];
+            UNROLL(2)
+            for (int h = 0; h < halves; h++) dot[i][h] = _mm256_mullo_epi32(zero[h], _mm256_set1_epi32(sum[i]));
+          }
+          for (int32_t u = 0; u < units; u++, w += bytes, at += 16) {
+            __m256i part[4][2];
+            UNROLL(4)
+            for (int j = 0; j < pieces; j++) {
+              if (i0 == 0 && h0 == 0) __builtin_prefetch(w + j * 64 + AHEAD);
+              UNROLL(2)
+              for (int h = 0; h < halves; h++) {
+                __m256i v = _mm256_loadu_si256((const __m256i *)(w + j * 64 + h * 32)), lo, hi;
+                if (form == CANON_INT8) {
+                  hi = _mm256_xor_si256(v, flip);
+                  lo = _mm256_abs_epi8(hi);
+                } else {
+                  lo = _mm256_and_si256(v, low);
+                  hi = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
+                  if (form == CANON_MXFP4) { lo = _mm256_shuffle_epi8(doubled, lo); hi = _mm256_shuffle_epi8(doubled, hi); }
+                }
+                UNROLL(4)
+                for (int i = 0; i < rows; i++) {
+                  int32_t a, c;
+                  if (form == CANON_INT8) {
+                    memcpy(&a, q[i] + at + j * 4, 4);
+                    dot[i][h] = _mm256_add_epi32(dot[i][h], _mm256_madd_epi16(_mm256_maddubs_epi16(lo, _mm256_sign_epi8(_mm256_set1_epi32(a), hi)), ones));
+                    NOW(dot[i][h]);
+                    continue;
+                  }
+                  memcpy(&a, q[i] + at + j * 8, 4);
+                  memcpy(&c, q[i] + at + j * 8 + 4, 4);
+                  __m256i x = _mm256_add_epi16(_mm256_maddubs_epi16(lo, _mm256_set1_epi32(a)), _mm256_maddubs_epi16(hi, _mm256_set1_epi32(c)));
+                  part[i][h] = j == 0 ? x : _mm256_add_epi16(part[i][h], x);
+                  NOW(part[i][h]);
+                }
               }
-              dot[h] = _mm256_add_epi32(dot[h], part);
-            } else {
-#pragma GCC unroll 2
-              for (int j = 0; j < 2; j++) {
-                if (h == 0) __builtin_prefetch(w + j * 64 + AHEAD);
-                __m256i v = _mm256_loadu_si256((const __m256i *)(w + j * 64 + h * 32));
-                __m256i lo = _mm256_and_si256(v, low), hi = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
-                if (form == CANON_MXFP4) { lo = _mm256_shuffle_epi8(doubled, lo); hi = _mm256_shuffle_epi8(doubled, hi); }
-                int32_t a, c;
-                memcpy(&a, q + j * 8, 4);
-                memcpy(&c, q + j * 8 + 4, 4);
-                part = _mm256_add_epi16(part, _mm256_add_epi16(_mm256_maddubs_epi16(lo, _mm256_set1_epi32(a)), _mm256_maddubs_epi16(hi, _mm256_set1_epi32(c))));
-              }
-              dot[h] = _mm256_add_epi32(dot[h], _mm256_madd_epi16(part, ones));
+            }
+            if (form == CANON_INT8) continue;
+            UNROLL(4)
+            for (int i = 0; i < rows; i++)
+              UNROLL(2)
+              for (int h = 0; h < halves; h++) dot[i][h] = _mm256_add_epi32(dot[i][h], _mm256_madd_epi16(part[i][h], ones));
+          }
+          UNROLL(2)
+          for (int h = 0; h < halves; h++) {
+            int64_t place = beside(m, t, g, b, h0 + h);
+            __m256 sw = form == CANON_MXFP4 ? v_mul(v_from_e8m0(m->scales + place), v_set(0.5f)) : scales8(-1, m, place);
+            __m256 least = m->offset == CANON_OFFSET_MINIMA ? v_load_form(m->scale_form, m->offsets, place) : sw;
+            UNROLL(4)
+            for (int i = 0; i < rows; i++) {
+              __m256 x = v_set(sx[i][g]);
+              acc[i][h] = v_fma(_mm256_cvtepi32_ps(dot[i][h]), v_mul(sw, x), acc[i][h]);
+              if (m->offset == CANON_OFFSET_MINIMA) acc[i][h] = v_fma(least, v_mul(v_set((float)sum[i]), x), acc[i][h]);
             }
           }
         }
+      UNROLL(4)
+      for (int i = 0; i < rows; i++)
         UNROLL(2)
-        for (int h = 0; h < 2; h++) {
-          int64_t at = beside(m, t, g, b, h);
-          __m256 sw = form == CANON_MXFP4 ? v_mul(v_from_e8m0(m->scales + at), v_set(0.5f)) : scales8(-1, m, at), x = v_set(sx[g]);
-          acc[h] = v_fma(_mm256_cvtepi32_ps(dot[h]), v_mul(sw, x), acc[h]);
-          if (m->offset == CANON_OFFSET_MINIMA) acc[h] = v_fma(v_load_form(m->scale_form, m->offsets, at), v_mul(v_set((float)sum), x), acc[h]);
-        }
-      }
-    UNROLL(2)
-    for (int h = 0; h < 2; h++) tot[h] = v_add(tot[h], acc[h]);
+        for (int h = 0; h < halves; h++) tot[i][h] = v_add(tot[i][h], acc[i][h]);
+    }
+    UNROLL(4)
+    for (int i = 0; i < rows; i++)
+      UNROLL(2)
+      for (int h = 0; h < halves; h++) _mm256_store_ps(&out[i][(h0 + h) * 8], tot[i][h]);
   }
-  float out[16] __attribute__((aligned(32)));
-  _mm256_store_ps(out, tot[0]);
-  _mm256_store_ps(out + 8, tot[1]);
-  put_tile(m, r, i, t, out);
+  for (int i = 0; i < rows; i++) put_tile(m, r, i0 + i, t, out[i]);
 }
+
+#define TILE_ROWS(NAME, PER) \
+  static __attribute__((noinline)) void NAME(const canon_matrix *m, int32_t t, const canon_rows *r, int32_t i0, int32_t n) { tile_rows(PER, m, t, r, i0, n); }
+TILE_ROWS(rows_g32, 1)
+TILE_ROWS(rows_g64, 2)
+TILE_ROWS(rows_g128, 4)
 
 static inline __attribute__((always_inline)) void product_tiles(const int form, const int scale, const int per, const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
   for (int32_t t = tile; t < tile + tiles; t++) {
     int32_t i = 0;
+    while (form == CANON_INT4 && r->n - i >= MANY) {
+      int32_t n = r->n - i < MOST ? r->n - i : MOST;
+      (per == 1 ? rows_g32 : per == 2 ? rows_g64 : rows_g128)(m, t, r, i, n);
+      i += n;
+    }
     for (; i + 4 <= r->n; i += 4) tile_product(form, scale, per, 4, 1, m, t, r, i);
     for (; i + 2 <= r->n; i += 2) tile_product(form, scale, per, 2, 1, m, t, r, i);
     if (i < r->n) tile_product(form, scale, per, 1, 2, m, t, r, i);
@@ -222,8 +356,11 @@ TILES(int8_g64, CANON_INT8, -1, 2)
 TILES(int8_g128, CANON_INT8, -1, 4)
 
 static inline __attribute__((always_inline)) void product_any(const int form, const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
-  for (int32_t t = tile; t < tile + tiles; t++)
-    for (int32_t i = 0; i < r->n; i++) tile_any(form, m, t, r, i);
+  for (int32_t t = tile; t < tile + tiles; t++) {
+    int32_t i = 0;
+    for (; i + 4 <= r->n; i += 4) tile_any(form, 4, 1, m, t, r, i);
+    for (; i < r->n; i++) tile_any(form, 1, 2, m, t, r, i);
+  }
 }
 static __attribute__((noinline)) void int4_any(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_any(CANON_INT4, m, tile, tiles, r); }
 static __attribute__((noinline)) void int8_any(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) { product_any(CANON_INT8, m, tile, tiles, r); }

@@ -77,24 +77,46 @@ static SPECIAL void product_float(const int form, const canon_matrix *m, int32_t
   }
 }
 
-// Fp8 with a scale a block: the tree of each block is multiplied into the output's sum.
+// Fp8 with a scale a block: the tree of each block is multiplied into the output's sum. With several rows each block of two
+// outputs is decoded once for all of them, 64 rows at a time.
+enum { DECODED = 512, SUMS = 64 };
+
 static void product_blocks(const canon_matrix *m, int32_t c0, int32_t c1, const canon_rows *r) {
-  for (int32_t c = c0; c < c1; c++) {
-    const uint8_t *w = m->codes + (int64_t)c * m->cols;
-    int64_t scale = c / m->block_rows * (int64_t)m->blocks;
-    for (int32_t i = 0; i < r->n; i++) {
-      const float *x = r->x + row_in(r, i) * r->x_stride;
-      float acc = 0;
+  int decode = r->n > 1 && m->block_cols <= DECODED;
+  for (int32_t i0 = 0; i0 < r->n; i0 += SUMS)
+    for (int32_t c = c0; c < c1; c += 2) {
+      int outs = c + 1 < c1 ? 2 : 1;
+      int32_t n = r->n - i0 < SUMS ? r->n - i0 : SUMS;
+      float acc[SUMS][2] = {{0}}, wide[2][DECODED] __attribute__((aligned(64)));
       for (int32_t at = 0, b = 0; at < m->cols; at += m->block_cols, b++) {
-        float tree;
-        const uint8_t *wb[2] = {w + at, 0};
-        const float *xb[2] = {x + at, 0};
-        dots(CANON_FP8, wb, 1, xb, 1, m->cols - at < m->block_cols ? m->cols - at : m->block_cols, &tree);
-        acc = canon_fmaf(source_value(m->scale_form, m->scales, scale + (m->blocks == 1 ? 0 : b)), tree, acc);
+        int32_t width = m->cols - at < m->block_cols ? m->cols - at : m->block_cols;
+        const uint8_t *w[2] = {0};
+        float scale[2] = {0};
+        for (int o = 0; o < outs; o++) {
+          w[o] = m->codes + (int64_t)(c + o) * m->cols + at;
+          scale[o] = source_value(m->scale_form, m->scales, (c + o) / m->block_rows * (int64_t)m->blocks + (m->blocks == 1 ? 0 : b));
+          if (!decode) continue;
+          int32_t j = 0;
+          for (; j + VL <= width; j += VL) v_store(wide[o] + j, v_from_e4m3(w[o] + j));
+          for (; j < width; j++) wide[o][j] = canon_from_e4m3(w[o][j]);
+          w[o] = (const uint8_t *)wide[o];
+        }
+        for (int32_t i = 0; i < n; i++) {
+          const float *x[2] = {r->x + row_in(r, i0 + i) * r->x_stride + at, 0};
+          float tree[2];
+          if (decode && outs == DOT_OUTPUTS) dots(CANON_F32, w, DOT_OUTPUTS, x, 1, width, tree);
+          else
+            for (int o = 0; o < outs; o++) {
+              const uint8_t *one[2] = {w[o], 0};
+              if (decode) dots(CANON_F32, one, 1, x, 1, width, tree + o);
+              else dots(CANON_FP8, one, 1, x, 1, width, tree + o);
+            }
+          for (int o = 0; o < outs; o++) acc[i][o] = canon_fmaf(scale[o], tree[o], acc[i][o]);
+        }
       }
-      put(r, i, c, acc);
+      for (int32_t i = 0; i < n; i++)
+        for (int o = 0; o < outs; o++) put(r, i0 + i, c + o, acc[i][o]);
     }
-  }
 }
 
 static inline void product_floats(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
@@ -233,120 +255,7 @@ static void lanes_store(int32_t form, const float *x, int32_t n, void *out) {
   for (; i < n; i++) p[i] = canon_to_bf16(x[i]);
 }
 
-// ---- attention (rule 6) ------------------------------------------------------------------------------------------------
-
-// One block of up to 256 keys for up to three queries. Keys in lanes for the scores (an ascending chain over channels in
-// each lane), channels in lanes for the values (an ascending chain over keys). Reads each key and value once for all
-// queries: (dim + values) * (hi-lo) * form bytes.
-static SPECIAL void attend_block(const int form, const int nq, const canon_attend *a, int32_t q0) {
-  enum { CHUNK = 32 };
-  int64_t size = canon_form_bytes(form);
-  int32_t dim = a->dim, lo = a->lo, hi = a->hi;
-  float p[3][CANON_BLOCK] __attribute__((aligned(64)));
-  const float *q[3];
-  vf scale = v_set(a->scale);
-  UNROLL(3)
-  for (int i = 0; i < nq; i++) q[i] = a->q + (int64_t)(q0 + i) * dim;
-  for (int32_t t = lo & ~(CHUNK - 1); t < hi; t += CHUNK) {
-    const uint8_t *k = a->k[t >> 6] + (t & 63) * size;
-    // Keys of one channel lie 64 apart, which hardware does not foresee: while a page is read, the next one is fetched.
-    const uint8_t *next = ((t >> 6) + 1) * 64 < hi ? a->k[(t >> 6) + 1] : a->v[lo >> 6];
-    next += (t & 63) * size;
-    vf acc[3][VECTORS];
-    UNROLL(3)
-    for (int i = 0; i < nq; i++)
-      UNROLL(4)
-      for (int v = 0; v < VECTORS; v++) acc[i][v] = v_set(0);
-    for (int32_t d = 0; d < dim; d++, k += 64 * size, next += 64 * size) {
-      __builtin_prefetch(next);
-      UNROLL(4)
-      for (int v = 0; v < VECTORS; v++) {
-        vf key = v_load_form(form, k, v * VL);
-        UNROLL(3)
-        for (int i = 0; i < nq; i++) acc[i][v] = v_fma(v_set(q[i][d]), key, acc[i][v]);
-      }
-    }
-    UNROLL(3)
-    for (int i = 0; i < nq; i++)
-      UNROLL(4)
-      for (int v = 0; v < VECTORS; v++) v_store(p[i] + t + v * VL, v_mul(acc[i][v], scale));
-  }
-  int32_t first = lo & ~(CHUNK - 1), end = (hi + CHUNK - 1) & ~(CHUNK - 1);
-  UNROLL(3)
-  for (int i = 0; i < nq; i++) {
-    for (int32_t t = first; t < lo; t++) p[i][t] = -canon_inf();   // absent keys: exp gives exactly 0, and adding 0 to a
-    for (int32_t t = hi; t < end; t++) p[i][t] = -canon_inf();     // sum of terms that are not negative changes no bit
-    vf top = v_set(-canon_inf());
-    for (int32_t t = first; t < end; t += VL) top = v_max(v_load(p[i] + t), top);
-    float m = v_highest(top);
-    vf mm = v_set(m), lane[VECTORS];
-    UNROLL(4)
-    for (int v = 0; v < VECTORS; v++) lane[v] = v_set(0);
-    for (int32_t t = first; t < end; t += CHUNK)
-      UNROLL(4)
-      for (int v = 0; v < VECTORS; v++) {
-        vf e = v_exp(v_sub(v_load(p[i] + t + v * VL), mm));
-        v_store(p[i] + t + v * VL, e);
-        lane[v] = v_add(lane[v], e);
-      }
-    a->m[q0 + i] = m;
-    a->l[q0 + i] = v_tree(lane);
-  }
-  // Page by page, so that the channels of a page beyond the first few are read while it is in the cache; between pages the
-  // sums wait in o.
-  int32_t c, width = a->values, whole = width / CHUNK * CHUNK;
-  UNROLL(3)
-  for (int i = 0; i < nq; i++) memset(a->o + (int64_t)(q0 + i) * width, 0, (size_t)whole * 4);
-  for (int32_t page = lo >> 6; page * 64 < hi; page++) {
-    int32_t from = page * 64 > lo ? page * 64 : lo, to = page * 64 + 64 < hi ? page * 64 + 64 : hi;
-    const uint8_t *next = (page + 1) * 64 < hi ? a->v[page + 1] : a->after ? a->after : a->v[page];
-    for (c = 0; c < whole; c += CHUNK) {
-      vf acc[3][VECTORS];
-      UNROLL(3)
-      for (int i = 0; i < nq; i++)
-        UNROLL(4)
-        for (int v = 0; v < VECTORS; v++) acc[i][v] = v_load(a->o + (int64_t)(q0 + i) * width + c + v * VL);
-      for (int32_t t = from; t < to; t++) {
-        int64_t at = ((int64_t)(t & 63) * a->v_stride + c) * size;
-        __builtin_prefetch(next + at);
-        UNROLL(4)
-        for (int v = 0; v < VECTORS; v++) {
-          vf value = v_load_form(form, a->v[page] + at, v * VL);
-          UNROLL(3)
-          for (int i = 0; i < nq; i++) acc[i][v] = v_fma(v_set(p[i][t]), value, acc[i][v]);
-        }
-      }
-      UNROLL(3)
-      for (int i = 0; i < nq; i++)
-        UNROLL(4)
-        for (int v = 0; v < VECTORS; v++) v_store(a->o + (int64_t)(q0 + i) * width + c + v * VL, acc[i][v]);
-    }
-  }
-  for (c = whole; c < width; c += VL) {
-    int n = width - c < VL ? width - c : VL;
-    vf acc[3];
-    UNROLL(3)
-    for (int i = 0; i < nq; i++) acc[i] = v_set(0);
-    for (int32_t t = lo; t < hi; t++) {
-      vf value = v_load_form_n(form, a->v[t >> 6], (int64_t)(t & 63) * a->v_stride + c, n);
-      UNROLL(3)
-      for (int i = 0; i < nq; i++) acc[i] = v_fma(v_set(p[i][t]), value, acc[i]);
-    }
-    UNROLL(3)
-    for (int i = 0; i < nq; i++) v_store_n(a->o + (int64_t)(q0 + i) * width + c, acc[i], n);
-  }
-}
-
-// The serving form is specialised for one and three queries; the others load by form at run time.
-static void lanes_attend(const canon_attend *a) {
-  int32_t q = 0;
-  if (a->form != CANON_F16) {
-    for (; q < a->queries; q++) attend_block(a->form, 1, a, q);
-    return;
-  }
-  for (; q + 3 <= a->queries; q += 3) attend_block(CANON_F16, 3, a, q);
-  for (; q < a->queries; q++) attend_block(CANON_F16, 1, a, q);
-}
+#include "kernels_attend.h"
 
 // Keys in lanes, two heads at a time: reads each key once for every two heads, from the first-level cache.
 static SPECIAL void index_heads(const int form, const int nq, const canon_index *a, int32_t h, int32_t t, vf sum[VECTORS]) {
@@ -403,5 +312,5 @@ static void lanes_pool(float *m, float *l, float *o, const float *gate, const fl
    .swiglu = lanes_swiglu, .gated = lanes_gated, .add = lanes_add,                                                        \
    .add_scaled = lanes_add_scaled, .scale = lanes_scale, .clamp = lanes_clamp, .accumulate = lanes_accumulate,           \
    .exp_minus = lanes_exp_minus, .sigmoid = lanes_sigmoid, .divide = lanes_divide, .fold = lanes_fold, .rotate = lanes_rotate,                     \
-   .store = lanes_store, .attend = lanes_attend, .index = lanes_index, .pool = lanes_pool, .finite = lanes_finite,             \
+   .store = lanes_store, .widen = lanes_widen, .attend = lanes_attend, .index = lanes_index, .pool = lanes_pool, .finite = lanes_finite,             \
    .highest = lanes_highest, .exp_sum = lanes_exp_sum, .read = lanes_read}

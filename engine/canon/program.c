@@ -156,6 +156,7 @@ static int64_t lay(canon_program *p, uint8_t *base) {
   p->order_row = take(base, &at, p->slots * 4);
   p->order_slot = take(base, &at, p->slots * 4);
   p->first_row = take(base, &at, p->delta ? rows * 4 : 0);
+  p->run_row = take(base, &at, (rows + 1) * 4);
   p->count = take(base, &at, (p->experts + 1) * 4);
   p->items = take(base, &at, (p->experts + 1) * (int64_t)sizeof *p->items);
   p->thread_floats = (p->thread_floats + 15) & ~(int64_t)15;

@@ -48,12 +48,13 @@ struct canon_program {
   float *inner_float[2], *routed_out, *per_thread, *partial, *scores;
   int32_t *order_row, *order_slot, *count;
   int32_t *first_row;                   // [rows] first rows of the step's sequences
+  int32_t *run_row;                     // [rows + 1] first rows of the runs that read keys together
   canon_item *items;
 
   // The running step.
   const canon_kernels *k;
   canon_step *step;
-  int32_t first_n, item_n, split, split_blocks, parts, score_blocks;
+  int32_t first_n, run_n, item_n, split, split_blocks, parts, score_blocks;
   int64_t *first_chunk;                 // [ops of a product phase + 1]
   int32_t *tiles_per_chunk;
   int32_t begin;                        // first phase of the running part
