@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"regexp"
@@ -20,6 +19,7 @@ import (
 	"time"
 
 	"covey/engine/chat/jinja"
+	"covey/engine/side"
 	"covey/engine/tokenizer"
 )
 
@@ -83,13 +83,13 @@ func Load(dir string) (*Template, error) {
 // chat_template, which is a text or a list of named texts. The error wraps ErrNoTemplate when there is none.
 func LoadFS(fsys fs.FS) (*Template, error) {
 	var config map[string]json.RawMessage
-	data, err := readFile(fsys, "tokenizer_config.json")
+	text, err := side.Read(fsys, "tokenizer_config.json", maxFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return nil, err
+		return nil, fmt.Errorf("chat: %w", err)
 	default:
-		if err := json.Unmarshal(data, &config); err != nil {
+		if err := json.Unmarshal([]byte(text), &config); err != nil {
 			return nil, fmt.Errorf("chat: parsing tokenizer_config.json: %w", err)
 		}
 	}
@@ -97,37 +97,17 @@ func LoadFS(fsys fs.FS) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	source, err := readFile(fsys, "chat_template.jinja")
+	source, err := side.Read(fsys, "chat_template.jinja", maxFile)
 	switch {
 	case err == nil:
-		sources["default"] = string(source)
+		sources["default"] = source
 	case !errors.Is(err, fs.ErrNotExist):
-		return nil, err
+		return nil, fmt.Errorf("chat: %w", err)
 	}
 	if len(sources) == 0 {
 		return nil, fmt.Errorf("chat: %w; prompts can be given as plain text", ErrNoTemplate)
 	}
 	return New(sources, specialTokens(config))
-}
-
-// readFile reads a plain file; anything else is refused before it is opened, since a pipe would wait for a writer for ever.
-func readFile(fsys fs.FS, name string) ([]byte, error) {
-	if info, err := fs.Stat(fsys, name); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("chat: %s is not a regular file: replace it by a plain file", name)
-	}
-	f, err := fsys.Open(name)
-	if err != nil {
-		return nil, fmt.Errorf("chat: %w", err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("chat: reading %s: %w", name, err)
-	}
-	if len(data) > maxFile {
-		return nil, fmt.Errorf("chat: %s is larger than %d MiB", name, maxFile>>20)
-	}
-	return data, nil
 }
 
 // templateSources reads the chat_template entry.

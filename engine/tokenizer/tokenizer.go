@@ -14,12 +14,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
+
+	"covey/engine/side"
 )
 
 // MaxFileBytes is the largest tokenizer.json that is read. The largest of the supported models holds 200,000 tokens and
@@ -67,30 +67,13 @@ func Load(path string) (*Tokenizer, error) {
 	return t, err
 }
 
-// LoadFS reads a tokenizer.json from a file system, such as the root of an opened model folder. Anything but a plain
-// file is refused before it is opened: a pipe would wait for a writer for ever.
+// LoadFS reads a tokenizer.json from a file system, such as the root of an opened model folder.
 func LoadFS(fsys fs.FS, name string) (*Tokenizer, error) {
-	if info, err := fs.Stat(fsys, name); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("tokenizer: %s is not a regular file: replace it by a plain file", name)
-	}
-	f, err := fsys.Open(name)
+	text, err := side.Read(fsys, name, MaxFileBytes)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: reading %s: %w", name, err)
-	}
-	if info.Size() > MaxFileBytes {
-		return nil, fmt.Errorf("tokenizer: %s is larger than %d MiB, the most a tokenizer.json may have", name, MaxFileBytes>>20)
-	}
-	var text strings.Builder
-	text.Grow(int(info.Size()))
-	if _, err := io.CopyN(&text, f, info.Size()); err != nil {
-		return nil, fmt.Errorf("tokenizer: reading %s: %w", name, err)
-	}
-	t, err := parse(text.String())
+	t, err := parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("%w (file %s)", err, name)
 	}
