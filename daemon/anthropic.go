@@ -73,9 +73,9 @@ type messageBlock struct {
 func (c *messageContent) UnmarshalJSON(b []byte) error {
 	if b[0] == '"' {
 		*c = messageContent{{Type: "text"}}
-		return json.Unmarshal(b, &(*c)[0].Text)
+		return decodeJSON(b, &(*c)[0].Text)
 	}
-	return json.Unmarshal(b, (*[]messageBlock)(c))
+	return decodeJSON(b, (*[]messageBlock)(c))
 }
 
 // text joins the text blocks; another block is refused.
@@ -297,7 +297,7 @@ func (s *Server) serveMessages(w http.ResponseWriter, r *http.Request) {
 // object is arguments as the JSON object that tool_use wants; a model may have written something else.
 func object(arguments string) json.RawMessage {
 	var fields map[string]json.RawMessage
-	if json.Unmarshal([]byte(arguments), &fields) == nil && fields != nil {
+	if decodeJSON([]byte(arguments), &fields) == nil && fields != nil {
 		return json.RawMessage(arguments)
 	}
 	wrapped, _ := json.Marshal(map[string]string{"arguments": arguments}) // strings always encode

@@ -359,9 +359,14 @@ func (c *chats) settings(ctx context.Context, conn *Conn, cmd wire.Command) ([]s
 	if len(cmd.Args) < 1 || len(cmd.Args)%2 != 1 {
 		return nil, invalid("settings come in pairs of name and value")
 	}
-	system, values := "", chatSettings{}
+	system, values, named := "", chatSettings{}, map[string]bool{}
 	for i := 1; i < len(cmd.Args); i += 2 {
-		if name := cmd.Args[i]; name == "system" {
+		name := cmd.Args[i]
+		if named[name] {
+			return nil, invalid("%s: it stands twice", clip(name, 50))
+		}
+		named[name] = true
+		if name == "system" {
 			system = strings.TrimSpace(cmd.Args[i+1])
 		} else {
 			values[name] = strings.TrimSpace(cmd.Args[i+1])

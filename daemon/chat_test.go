@@ -318,6 +318,7 @@ func TestRefusalsLeaveNothingBehind(t *testing.T) {
 		{wire.Settings, []string{"", "temperature", "9"}, "invalid"},
 		{wire.Settings, []string{"", "temprature", "1"}, "invalid"},
 		{wire.Settings, []string{"", "odd"}, "invalid"},
+		{wire.Settings, []string{"", "temperature", "1", "temperature", "0"}, "invalid"},
 		{wire.Search, []string{strings.Repeat("x", 300)}, "invalid"},
 	} {
 		if _, failure := v.try(test.name, test.args...); failure == nil || failure.Code != test.code {

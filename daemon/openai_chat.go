@@ -165,7 +165,7 @@ func (q *chatRequest) conversation() []chat.Message {
 func (q *chatRequest) tools(template *chat.Template) ([]json.RawMessage, error) {
 	if given(q.ToolChoice) {
 		var choice string
-		if json.Unmarshal(q.ToolChoice, &choice) != nil || choice != "auto" && choice != "none" {
+		if decodeJSON(q.ToolChoice, &choice) != nil || choice != "auto" && choice != "none" {
 			return nil, unsupported("tool_choice", "only \"auto\" and \"none\" are supported: the answer cannot be forced into a call")
 		}
 		if choice == "none" {
@@ -176,7 +176,7 @@ func (q *chatRequest) tools(template *chat.Template) ([]json.RawMessage, error) 
 		return nil, nil
 	}
 	var tools []json.RawMessage
-	if json.Unmarshal(q.Tools, &tools) != nil {
+	if decodeJSON(q.Tools, &tools) != nil {
 		return nil, badParam("tools", "it is not a list")
 	}
 	if len(tools) > apiTools {
@@ -189,7 +189,7 @@ func (q *chatRequest) tools(template *chat.Template) ([]json.RawMessage, error) 
 				Name string `json:"name"`
 			} `json:"function"`
 		}
-		if json.Unmarshal(raw, &tool) != nil || tool.Type != "function" || tool.Function.Name == "" {
+		if decodeJSON(raw, &tool) != nil || tool.Type != "function" || tool.Function.Name == "" {
 			return nil, badParam(fmt.Sprintf("tools[%d]", i), "it is not {\"type\": \"function\", \"function\": {\"name\": ...}}")
 		}
 	}

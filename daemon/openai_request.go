@@ -5,14 +5,10 @@ package daemon
 // accepted and ignored; top_k, min_p and repetition_penalty are extensions that other local servers share.
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,9 +80,9 @@ type textList []string
 func (l *textList) UnmarshalJSON(b []byte) error {
 	if len(b) > 0 && b[0] == '"' {
 		*l = make(textList, 1)
-		return json.Unmarshal(b, &(*l)[0])
+		return decodeJSON(b, &(*l)[0])
 	}
-	return json.Unmarshal(b, (*[]string)(l))
+	return decodeJSON(b, (*[]string)(l))
 }
 
 // chatRequest is the body of POST /v1/chat/completions.
@@ -133,7 +129,7 @@ type chatToolCall struct {
 // chatContent is a string, a list of text parts, or null.
 type chatContent struct {
 	Text  string
-	other string // type of the first part that is not text
+	other string // what the first part is that is not text
 }
 
 func (c *chatContent) UnmarshalJSON(b []byte) error {
@@ -141,69 +137,28 @@ func (c *chatContent) UnmarshalJSON(b []byte) error {
 	case 'n':
 		return nil
 	case '"':
-		return json.Unmarshal(b, &c.Text)
+		return decodeJSON(b, &c.Text)
 	}
 	var parts []struct {
 		Type string `json:"type"`
 		Text string `json:"text"`
 	}
-	if err := json.Unmarshal(b, &parts); err != nil {
+	if err := decodeJSON(b, &parts); err != nil {
 		return err
 	}
 	var text strings.Builder
 	for _, part := range parts {
 		if part.Type != "text" {
-			c.other = part.Type
+			c.other = "has no type"
+			if part.Type != "" {
+				c.other = fmt.Sprintf("is of type %q", clip(part.Type, 50))
+			}
 			return nil
 		}
 		text.WriteString(part.Text)
 	}
 	c.Text = text.String()
 	return nil
-}
-
-// decodeBody reads one JSON object from a request.
-func decodeBody(r *http.Request, v any) *apiError {
-	raw, err := io.ReadAll(r.Body)
-	if err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
-			return &apiError{http.StatusRequestEntityTooLarge, "", problem(KindUsage, "too_large", "", nil, "the request is larger than %d bytes", large.Limit)}
-		}
-		return &apiError{http.StatusBadRequest, "", problem(KindUsage, "bad_request", "", err, "the request's body could not be read")}
-	}
-	if raw = bytes.TrimSpace(raw); len(raw) == 0 || raw[0] != '{' {
-		return &apiError{http.StatusBadRequest, "", problem(KindUsage, "invalid_json", "", nil, "the request's body is not a JSON object")}
-	}
-	if err := json.Unmarshal(raw, v); err != nil {
-		var kind *json.UnmarshalTypeError
-		if errors.As(err, &kind) {
-			return badParam(strings.TrimPrefix(kind.Field, "apiRequest."), "%s, want %s", kind.Value, jsonKind(kind.Type))
-		}
-		var syntax *json.SyntaxError
-		if errors.As(err, &syntax) {
-			return &apiError{http.StatusBadRequest, "", problem(KindUsage, "invalid_json", "", err, "the request's body is not JSON (at byte %d)", syntax.Offset)}
-		}
-		return &apiError{http.StatusBadRequest, "", problem(KindUsage, "invalid_json", "", err, "the request's body is not JSON")}
-	}
-	return nil
-}
-
-// jsonKind names a Go type as a writer of JSON knows it.
-func jsonKind(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Bool:
-		return "true or false"
-	case reflect.String:
-		return "a text"
-	case reflect.Slice, reflect.Array:
-		return "a list"
-	case reflect.Map, reflect.Struct:
-		return "an object"
-	case reflect.Float32, reflect.Float64:
-		return "a number"
-	}
-	return "a whole number"
 }
 
 // given says whether a raw field was sent with a value other than null.
@@ -238,7 +193,7 @@ func (q *chatRequest) check() *apiError {
 		var format struct {
 			Type string `json:"type"`
 		}
-		if json.Unmarshal(q.ResponseFormat, &format) != nil || format.Type != "text" {
+		if decodeJSON(q.ResponseFormat, &format) != nil || format.Type != "text" {
 			return unsupported("response_format", "only {\"type\": \"text\"} is supported: ask for JSON in the prompt")
 		}
 	}
@@ -264,7 +219,7 @@ func (q *chatRequest) check() *apiError {
 			return badParam(param+".role", "%q is not system, developer, user, assistant or tool", clip(m.Role, 50))
 		}
 		if m.Content.other != "" {
-			return unsupported(param+".content", fmt.Sprintf("a part is of type %q; Covey reads text only", clip(m.Content.other, 50)))
+			return unsupported(param+".content", "a part "+m.Content.other+"; Covey reads text only")
 		}
 		if given(m.Function) {
 			return unsupported(param+".function_call", "use tool_calls")

@@ -64,14 +64,35 @@ func TestWrongTypesAreNamedAsInJSON(t *testing.T) {
 		`{"stream": 1}`:                                         "stream: number, want true or false",
 		`{"model": {}}`:                                         "model: object, want a text",
 		`{"messages": "hello"}`:                                 "messages: string, want a list",
-		`{"messages": ["hello"]}`:                               "messages: string, want an object",
-		`{"messages": [{"role": "user", "content": 5}]}`:        "messages.content: number, want a list",
+		`{"messages": ["hello"]}`:                               "messages[0]: string, want an object",
+		`{"messages": [{"role": "user", "content": 5}]}`:        "messages[0].content: number, want a list",
 		`{"logit_bias": []}`:                                    "logit_bias: array, want an object",
 		`{"seed": 18446744073709551616, "messages": [], "n":1}`: "seed: number 18446744073709551616, want a whole number",
 	} {
 		if _, _, err := parseChat(body); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", body, err, want)
 		}
+	}
+}
+
+func TestNamesStandOnceAndAsSpelled(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"model": "a", "model": "b", ` + hello + `}`:                                               "model: it stands twice (at byte 15)",
+		`{"messages": [{"role": "user", "role": "system", "content": "x"}]}`:                        "messages[0].role: it stands twice (at byte 31)",
+		`{"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "text": "b"}]}]}`: "messages[0].content[0].text: it stands twice (at byte 73)",
+		`{` + hello + `, "logit_bias": {"7": 1, "7": 2}}`:                                           "logit_bias[7]: it stands twice (at byte 76)",
+		`{` + hello + `, "tools": [{"type": "function", "function": {"name": "f", "name": "g"}}]}`:  "tools[0].function.name: it stands twice (at byte 110)",
+		`{` + hello + `, "metadata": {"a": 1, "a": 2}}`:                                             "metadata.a: it stands twice (at byte 74)",
+		`{"Messages": [{"role": "user", "content": "x"}]}`:                                          "messages: there are none",
+		`{"messages": [{"Role": "user", "content": "x"}]}`:                                          "messages[0].role: it is missing",
+		`{"messages": [{"role": "user", "content": [{"Type": "text", "text": "x"}]}]}`:              `messages[0].content is not supported`,
+	} {
+		if _, _, err := parseChat(body); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", body, err, want)
+		}
+	}
+	if _, _, err := parseChat("{" + hello + `, "user": "` + "\xff" + `", "metadata": {"a": 1, "A": 2}}`); err != nil {
+		t.Errorf("names of two spellings, and a byte that is no UTF-8: %v", err)
 	}
 }
 

@@ -113,13 +113,13 @@ func readPrompt(raw json.RawMessage, eng *engine.Engine) ([]int32, error) {
 	var texts []string
 	var ids []int32
 	switch raw = bytes.TrimSpace(raw); {
-	case json.Unmarshal(raw, &text) == nil:
-	case json.Unmarshal(raw, &texts) == nil:
+	case decodeJSON(raw, &text) == nil:
+	case decodeJSON(raw, &texts) == nil:
 		if len(texts) != 1 {
 			return nil, badParam("prompt", "%d texts; send one request for each", len(texts))
 		}
 		text = texts[0]
-	case json.Unmarshal(raw, &ids) == nil:
+	case decodeJSON(raw, &ids) == nil:
 		for i, id := range ids {
 			if id < 0 || int(id) >= eng.Model().Vocab {
 				return nil, badParam("prompt", "token %d (%d) is not below %d", i, id, eng.Model().Vocab)

@@ -18,6 +18,9 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	strict "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 const (
@@ -73,9 +76,9 @@ type transferTurn struct {
 	Prompt    int             `json:"prompt_tokens"`
 	Cached    int             `json:"cached_tokens"`
 	Generated int             `json:"generated_tokens"`
-	Queue     time.Duration   `json:"queue_ns"`
-	Prefill   time.Duration   `json:"prefill_ns"`
-	Decode    time.Duration   `json:"decode_ns"`
+	Queue     time.Duration   `json:"queue_ns,format:nano"`
+	Prefill   time.Duration   `json:"prefill_ns,format:nano"`
+	Decode    time.Duration   `json:"decode_ns,format:nano"`
 	Bytes     int64           `json:"expert_bytes"`
 	Finish    string          `json:"finish"`
 	Hash      string          `json:"hash,omitempty"`
@@ -195,22 +198,13 @@ func outward(c Conversation, messages []Message) transferConversation {
 // decodeTransfer reads a file of at most limit bytes and checks all that ImportJSON relies on.
 func decodeTransfer(r io.Reader, limit int64) (*transferFile, error) {
 	limited := &io.LimitedReader{R: r, N: limit + 1}
-	decoder := json.NewDecoder(limited)
-	decoder.DisallowUnknownFields()
 	var file transferFile
-	err := decoder.Decode(&file)
-	if err == nil {
-		if _, err = decoder.Token(); errors.Is(err, io.EOF) {
-			err = nil
-		} else if err == nil {
-			err = errors.New("text after the end")
-		}
-	}
+	err := strict.UnmarshalRead(limited, &file, strict.RejectUnknownMembers(true), jsontext.AllowInvalidUTF8(true))
 	switch {
 	case limited.N <= 0:
 		return nil, fmt.Errorf("%w: file of more than %d bytes", ErrInvalid, limit)
 	case err != nil:
-		return nil, fmt.Errorf("%w: at byte %d: %w", ErrInvalid, decoder.InputOffset(), err)
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	case file.Format != transferFormat:
 		return nil, fmt.Errorf("%w: format: %q, want %q", ErrInvalid, file.Format, transferFormat)
 	case file.Version != transferVersion:

@@ -130,7 +130,8 @@ func TestBadImportNamesTheFieldAndStoresNothing(t *testing.T) {
 		{"id": "2", "parent": "1", "role": "assistant", "content": "a", "state": "failed", "created": "2025-01-01T00:00:00Z", "updated": "2025-01-01T00:00:00Z",
 		 "turn": {"model": "m", "prompt_tokens": 1, "started": "2025-01-01T00:00:00Z"}}]}]}`
 	for _, test := range []struct{ old, new, want string }{
-		{`{"format"`, `[{"format"`, "at byte"},
+		{`{"format"`, `[{"format"`, "unmarshal JSON array"},
+		{`"version": 1`, `"version": 1, "version": 1`, "duplicate"},
 		{`covey.conversations`, `other.conversations`, "format"},
 		{`"version": 1`, `"version": 2`, "version"},
 		{`"title"`, `"titel"`, "titel"},
@@ -150,7 +151,7 @@ func TestBadImportNamesTheFieldAndStoresNothing(t *testing.T) {
 		{`"title": "A",`, `"title": "A", "settings": {"a": "` + strings.Repeat("s", 64<<10) + `"},`, "conversations[0].settings: 65545 bytes"},
 		{`"content": "q"`, `"content": "` + strings.Repeat("q", 4<<20+1) + `"`, "messages[0].content: 4194305 bytes"},
 		{`"model": "m"`, `"model": "` + strings.Repeat("m", 2000) + `"`, "messages[1].turn.model: 2000 bytes"},
-		{`]}]}`, `]}]} {}`, "after the end"},
+		{`]}]}`, `]}]} {}`, "after top-level value"},
 		{`]}]}`, ``, "unexpected EOF"},
 	} {
 		text := strings.Replace(good, test.old, test.new, 1)

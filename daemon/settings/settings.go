@@ -9,7 +9,6 @@ package settings
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +21,8 @@ import (
 
 	"github.com/BurntSushi/toml"
 	"github.com/alecthomas/kong"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 const prefix = "COVEY_"
@@ -114,18 +115,12 @@ func (l *Layers) Read(path string) error {
 func (l *Layers) parse(path string, raw []byte) error {
 	values := map[string]any{}
 	if strings.EqualFold(filepath.Ext(path), ".json") {
-		decoder := json.NewDecoder(bytes.NewReader(raw))
-		decoder.UseNumber()
-		if err := decoder.Decode(&values); err != nil {
-			at := decoder.InputOffset()
-			var syntax *json.SyntaxError
-			if errors.As(err, &syntax) {
-				at = syntax.Offset
+		if err := json.Unmarshal(raw, &values, json.WithUnmarshalers(json.UnmarshalFromFunc(number))); err != nil {
+			var syntax *jsontext.SyntacticError
+			if !errors.As(err, &syntax) {
+				return fmt.Errorf("settings: %s: %w", path, err)
 			}
-			return fmt.Errorf("settings: %s:%d: %w", path, 1+bytes.Count(raw[:min(len(raw), int(at))], []byte("\n")), err)
-		}
-		if decoder.More() {
-			return fmt.Errorf("settings: %s: text after the end of the object", path)
+			return fmt.Errorf("settings: %s:%d: %w", path, 1+bytes.Count(raw[:min(len(raw), int(syntax.ByteOffset))], []byte("\n")), err)
 		}
 	} else if err := toml.Unmarshal(raw, &values); err != nil {
 		return fmt.Errorf("settings: %s: %w", path, err)
@@ -144,11 +139,18 @@ func (l *Layers) parse(path string, raw []byte) error {
 		if !slices.Contains(l.names, key) {
 			return fmt.Errorf("settings: %s: key %q: no such setting; the nearest is %q", l.place(key), key, nearest(key, l.names))
 		}
-		if number, ok := values[key].(json.Number); ok {
-			values[key] = number.String() // kong parses text; a float64 would not be taken for an int
-		}
 	}
 	return nil
+}
+
+// number keeps a number as it is written: kong parses text, and a float64 would not be taken for an int.
+func number(from *jsontext.Decoder, to *any) error {
+	if from.PeekKind() != '0' {
+		return json.SkipFunc
+	}
+	value, err := from.ReadValue()
+	*to = string(value)
+	return err
 }
 
 // line finds where a key is set, 0 when it cannot tell.

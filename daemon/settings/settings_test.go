@@ -112,6 +112,8 @@ func TestUnknownNamesAreErrorsThatNameTheNearest(t *testing.T) {
 		{"table", "c.toml", "[server]\naddr = \"a:1\"\n", nil, []string{"c.toml:1", `"server"`, "flat"}},
 		{"variable", "", "", []string{"COVEY_THREAD=2"}, []string{"COVEY_THREAD:", "COVEY_THREADS"}},
 		{"broken toml", "c.toml", "addr = \n", nil, []string{"c.toml", "line 1"}},
+		{"json key twice", "c.json", "{\"threads\": 1,\n\"threads\": 2}", nil, []string{"c.json:2", "duplicate", `"threads"`}},
+		{"json after the end", "c.json", "{}\n{}", nil, []string{"c.json:2"}},
 		{"broken json", "c.json", "{\n\n\"addr\" 3}", nil, []string{"c.json:3"}},
 		{"bad value", "c.toml", "threads = \"many\"\n", nil, []string{"threads", "many"}},
 	}
