@@ -320,6 +320,9 @@ func (l *loader) vector(op *C.canon_op) error {
 	if op.kind != C.CANON_OP_ROPE {
 		return nil
 	}
+	if op.weights != nil {
+		return fmt.Errorf("rotation by the length of a sequence (longrope): %w", ErrUnsupported)
+	}
 	for i, a := range l.angles {
 		if a.inv == op.vec && a.factor == op.d {
 			op.i[4] = C.int32_t(i)

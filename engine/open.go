@@ -124,8 +124,9 @@ func (e *Engine) open(ctx context.Context, c Config, checkpoint *weights.Checkpo
 	info := e.model.Info()
 	e.describe(c, spec, info)
 	e.scheduler, err = sched.New(sched.Options{
-		Model: e.model,
-		KV:    kv.New(info.KVPages, info.States, e.model.ZeroPage),
+		Model:    e.model,
+		LongFrom: spec.LongFrom(),
+		KV:       kv.New(info.KVPages, info.States, e.model.ZeroPage),
 		Decoder: func() sched.Decoder {
 			return &decoder{Stream: e.tokenizer.Stream(true, keep...), tokenizer: e.tokenizer}
 		},

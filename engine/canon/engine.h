@@ -43,7 +43,7 @@ enum {
   CANON_OP_LAYER_NORM, // f: eps; vec: weights, then biases
   CANON_OP_QUANTISE,   // src to the program's codes; i: group
   CANON_OP_MATMUL,     // dst = src m^T + vec
-  CANON_OP_ROPE,       // dst in place; vec: inverse frequencies; i: heads, rot, pairing, offset, -, 1 to turn back; d: factor
+  CANON_OP_ROPE,       // dst in place; vec: inverse frequencies, weights: those of long sequences or null; i: heads, rot, pairing, offset, -, 1 to turn back; d, long_factor: factors
   CANON_OP_KV_APPEND,  // src keys, src2 values; i: layer
   CANON_OP_ATTENTION,  // dst, src queries; vec: sinks or null; i: layer, heads, window, channels of a value, and of memory: kept keys (ids; 0 = all), layer, rate (0 = no memory), 1 if nothing but memory is attended; f: scale
   CANON_OP_SWIGLU,     // dst = silu(src) * src2
@@ -82,7 +82,7 @@ typedef struct {
   float *weights;           // [rows, k]
   float f[4];
   int32_t i[8];
-  double d;
+  double d, long_factor;
 } canon_op;
 
 enum { CANON_FAULT_NONFINITE = 1, CANON_FAULT_KV, CANON_FAULT_BANNED, CANON_FAULT_MISSING };
@@ -94,6 +94,7 @@ typedef struct {
   const int32_t *logit_row;                      // [logit_rows]
   int32_t *faults;                               // [rows, 2] kind and label
   const int32_t *states;                         // [sequences] slots of recurrent state; null = none
+  const uint8_t *lengthened;                     // [sequences] 1 = turned by the frequencies of long sequences; null = none is
   uint64_t **bans;                               // [sequences] bits or null; null = none
 } canon_step;
 
@@ -129,6 +130,8 @@ void canon_dequantise(const canon_matrix *m, int32_t row, float *dst);
 void canon_dequantise_source(const canon_matrix *m, const uint8_t *codes, const uint8_t *scales, const uint8_t *offsets, int32_t per_row, float *dst);
 
 double canon_rope_frequencies(const canon_rope_spec *s, float *inv);  // returns the attention factor
+// Frequencies 1 / (divisor * base) of longrope; returns the attention factor, which spec may give.
+double canon_rope_divided(const canon_rope_spec *s, const double *divisors, float *inv);
 float canon_attention_scale(int32_t dim);
 float canon_rope_scale(const canon_rope_spec *s, int32_t dim);
 

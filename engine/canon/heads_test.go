@@ -140,8 +140,8 @@ func TestLatentScaleCarriesYarnsFactor(t *testing.T) {
 		factor float64
 	}{{yarn, m * m / math.Sqrt(192), 1}, {plain, 1 / math.Sqrt(192), m}, {RopeSpec{Theta: 1e4, Rot: 8, MScaleAll: 1}, 1 / math.Sqrt(192), 1}} {
 		r := must(a.NewRope(c.spec))
-		if got := r.LatentScale(192); got != float32(c.want) || math.Abs(r.AttentionFactor()-c.factor) > 1e-12 {
-			t.Errorf("%+v: scale %v, want %v; factor on the rotation %v, want %v", c.spec, got, c.want, r.AttentionFactor(), c.factor)
+		if got := r.LatentScale(192); got != float32(c.want) || math.Abs(r.AttentionFactor(false)-c.factor) > 1e-12 {
+			t.Errorf("%+v: scale %v, want %v; factor on the rotation %v, want %v", c.spec, got, c.want, r.AttentionFactor(false), c.factor)
 		}
 	}
 }

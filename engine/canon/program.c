@@ -67,7 +67,7 @@ static int add_rope(canon_program *p, canon_op op) {
   while (a < p->angle_n && p->angles[a].inv != op.vec) a++;
   if (a == p->angle_n) {
     if (a == (int32_t)(sizeof p->angles / sizeof *p->angles)) return 1;
-    p->angles[p->angle_n++] = (canon_angles){op.vec, op.i[1], op.d, 0, 0};
+    p->angles[p->angle_n++] = (canon_angles){op.vec, op.i[1], op.d, op.weights, op.long_factor, 0, 0};
   }
   op.i[4] = a;
   return place(p, &op, PHASE_ROWS, 0);

@@ -311,6 +311,9 @@ func (p *Program) turn(buf *Buffer, heads int, r *Rope, pairing Pairing, offset 
 	op := C.canon_op{kind: C.CANON_OP_ROPE, dst: buf.c, vec: (*C.float)(&r.inv[0])}
 	op.i[0], op.i[1], op.i[2], op.i[3], op.i[5] = C.int32_t(heads), C.int32_t(r.spec.Rot), C.int32_t(pairing), C.int32_t(offset), C.int32_t(b2i(back))
 	op.d = C.double(r.factor)
+	if r.longInv != nil {
+		op.weights, op.long_factor = (*C.float)(&r.longInv[0]), C.double(r.longFactor)
+	}
 	p.add(op)
 }
 

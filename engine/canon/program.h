@@ -23,7 +23,7 @@ typedef struct {
   int64_t first_chunk;
 } canon_item;
 
-typedef struct { const float *inv; int32_t rot; double factor; float *cosine, *sine; } canon_angles;
+typedef struct { const float *inv; int32_t rot; double factor; const float *long_inv; double long_factor; float *cosine, *sine; } canon_angles;
 
 struct canon_program {
   int32_t rows, logit_rows, pages, threads;

@@ -41,6 +41,12 @@ double canon_rope_frequencies(const canon_rope_spec *s, float *inv) {
   return yarn_scale(s->factor, 1);
 }
 
+double canon_rope_divided(const canon_rope_spec *s, const double *divisors, float *inv) {
+  for (int32_t j = 0; j < s->rot / 2; j++) inv[j] = (float)(1 / (divisors[j] * canon_pow64(s->theta, (double)(2 * j) / s->rot)));
+  if (s->attention != 0) return s->attention;
+  return s->factor <= 1 ? 1 : sqrt(1 + canon_log64(s->factor) / canon_log64(s->original));
+}
+
 // Softmax scale of latent attention: with yarn the attention factor sits here, squared, and not in the rotation.
 float canon_rope_scale(const canon_rope_spec *s, int32_t dim) {
   double m = s->kind != 0 && s->mscale_all != 0 ? yarn_scale(s->factor, s->mscale_all) : 1;

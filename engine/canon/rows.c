@@ -6,9 +6,11 @@
 static void angles(canon_program *p, int32_t row) {
   for (int32_t i = 0; i < p->angle_n; i++) {
     const canon_angles *a = &p->angles[i];
-    int32_t n = a->rot / 2;
+    const canon_step *s = p->step;
+    int32_t n = a->rot / 2, far = a->long_inv && s->lengthened && s->lengthened[s->sequence[row]];
+    const float *inv = far ? a->long_inv : a->inv;
     for (int32_t j = 0; j < n; j++)
-      canon_angle(p->step->positions[row], a->inv[j], a->factor, a->cosine + (int64_t)row * n + j, a->sine + (int64_t)row * n + j);
+      canon_angle(s->positions[row], inv[j], far ? a->long_factor : a->factor, a->cosine + (int64_t)row * n + j, a->sine + (int64_t)row * n + j);
   }
 }
 

@@ -64,6 +64,7 @@ type Step struct {
 	Pages     [][]int32 // [slots] KV page ids of each sequence; page i holds positions 64i..64i+63
 	States    []int32   // [slots] slot of each sequence in the program's State; nil where it has none
 	LogitRows []int32   // rows whose logits are wanted; their order is the order of logit buffers
+	Long      []bool    // [slots] Ropes with frequencies for long sequences turn the slot's rows by those; nil = no slot. All rows of a sequence must be run alike
 	Banned    []*Ban    // [slots] experts removed from the routers' choice; nil = none at all, a nil entry = none for it
 }
 
@@ -111,7 +112,7 @@ func (b *Ban) Add(router, id int) error {
 // stepMemory is the step as C reads it, off-heap, sized once.
 type stepMemory struct {
 	tokens, positions, sequence, pages, states, logitRows, faults []int32
-	bans                                                          []byte
+	bans, lengthened                                              []byte
 	banWords                                                      int
 	banPtrs                                                       []byte
 }
@@ -138,6 +139,9 @@ func (m *stepMemory) allocate(a *Arena, lim Limits, routers []RouterSpec) error 
 	}
 	if err == nil {
 		m.banPtrs, err = a.Bytes(lim.Sequences * 8)
+	}
+	if err == nil {
+		m.lengthened, err = a.Bytes(max(lim.Sequences, 1))
 	}
 	return err
 }
@@ -171,6 +175,8 @@ func (p *Program) check(s *Step) error {
 		return bad("%d logit rows of at most %d", len(s.LogitRows), p.lim.LogitRows)
 	case len(s.Pages) > p.lim.Sequences:
 		return bad("%d sequences of at most %d", len(s.Pages), p.lim.Sequences)
+	case s.Long != nil && len(s.Long) != len(s.Pages):
+		return bad("lengths of %d of %d sequences", len(s.Long), len(s.Pages))
 	case s.Banned != nil && len(s.Banned) != len(s.Pages):
 		return bad("bans for %d of %d sequences", len(s.Banned), len(s.Pages))
 	}
@@ -298,6 +304,12 @@ func (p *Program) run(s *Step, router int, load func(), ready func(router int) e
 			}
 		}
 		c.bans = (**C.uint64_t)(unsafe.Pointer(unsafe.SliceData(ptrs)))
+	}
+	if s.Long != nil {
+		for i, long := range s.Long {
+			m.lengthened[i] = byte(b2i(long))
+		}
+		c.lengthened = (*C.uint8_t)(&m.lengthened[0])
 	}
 	c.rows, c.logit_rows, c.pages_stride = C.int32_t(len(s.Tokens)), C.int32_t(len(s.LogitRows)), C.int32_t(p.lim.Pages)
 	c.tokens, c.positions, c.sequence = (*C.int32_t)(&m.tokens[0]), (*C.int32_t)(&m.positions[0]), (*C.int32_t)(&m.sequence[0])

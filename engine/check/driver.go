@@ -17,6 +17,8 @@ type sequence struct {
 	pages  *kv.Sequence
 	tokens []int32 // prompt, then answer
 	prompt int
+	seen   int // positions reported; a sequence that has grown long runs them again in silence
+	long   bool
 }
 
 // row is what a driver reports for each row it ran; it views memory of the model until the next step.
@@ -68,6 +70,9 @@ func (d *driver) run(ctx context.Context, prompts [][]int32, n int) ([][]int32, 
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		if err := d.lengthen(sequences, n); err != nil {
+			return nil, err
+		}
 		ran, err := d.step(sequences, n)
 		if err != nil {
 			return nil, err
@@ -83,6 +88,24 @@ func (d *driver) run(ctx context.Context, prompts [][]int32, n int) ([][]int32, 
 	return answers, nil
 }
 
+// lengthen starts sequences again that have grown long, as the scheduler does.
+func (d *driver) lengthen(sequences []sequence, n int) error {
+	from := d.model.Spec().LongFrom()
+	for i := range sequences {
+		s := &sequences[i]
+		if from == 0 || s.long || len(s.tokens) <= from {
+			continue
+		}
+		s.long = true
+		s.pages.Close()
+		s.pages = d.cache.Open("", nil, 0)
+		if err := s.pages.Reserve(s.prompt + n); err != nil {
+			return fmt.Errorf("check: %w", err)
+		}
+	}
+	return nil
+}
+
 // step runs the next rows of every sequence that still has some; false when none has.
 func (d *driver) step(sequences []sequence, n int) (bool, error) {
 	var b model.Batch
@@ -91,6 +114,7 @@ func (d *driver) step(sequences []sequence, n int) (bool, error) {
 	for i := range sequences {
 		s := &sequences[i]
 		b.Pages, b.States = append(b.Pages, s.pages.Pages()), append(b.States, s.pages.State())
+		b.Long = append(b.Long, s.long)
 		first := s.pages.Len()
 		last := min(first+d.chunk, len(s.tokens), first+info.MaxRows-len(rows))
 		if len(s.tokens) == s.prompt+n && n > 0 {
@@ -101,7 +125,7 @@ func (d *driver) step(sequences []sequence, n int) (bool, error) {
 			b.Positions = append(b.Positions, int32(p))
 			b.Sequence = append(b.Sequence, int32(i))
 			rows = append(rows, row{sequence: i, position: p, place: len(rows)})
-			if d.all || p >= s.prompt-1 {
+			if p >= s.seen && (d.all || p >= s.prompt-1) {
 				b.LogitRows = append(b.LogitRows, int32(len(rows)-1))
 			}
 		}
@@ -121,11 +145,14 @@ func (d *driver) step(sequences []sequence, n int) (bool, error) {
 		if out.Faults != nil && out.Faults[i] != nil {
 			return false, fmt.Errorf("check: sequence %d, position %d: %w", r.sequence, r.position, out.Faults[i])
 		}
-		r.ids, r.weights = out.IDs[i*places:(i+1)*places], out.Weights[i*places:(i+1)*places]
-		if err := d.seen(r); err != nil {
-			return false, err
-		}
 		s := &sequences[r.sequence]
+		if r.position >= s.seen {
+			r.ids, r.weights = out.IDs[i*places:(i+1)*places], out.Weights[i*places:(i+1)*places]
+			if err := d.seen(r); err != nil {
+				return false, err
+			}
+			s.seen++
+		}
 		s.pages.Append(s.tokens[r.position])
 		if r.position == len(s.tokens)-1 && len(s.tokens) < s.prompt+n {
 			s.tokens = append(s.tokens, canon.Argmax(r.logits))

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -153,18 +154,19 @@ func (c *config) integers(key string) []int {
 	return list
 }
 
-// list reads a list of n texts; nil when the key is absent.
+// list reads a list of one text for each of n layers, behind which layers that only draft may stand; nil when the key is
+// absent.
 func (c *config) list(key string, n int) []string {
 	v, ok := c.value(key)
 	if !ok {
 		return nil
 	}
 	var list []string
-	if err := json.Unmarshal(v, &list); err != nil || len(list) != n {
+	if err := json.Unmarshal(v, &list); err != nil || len(list) != n && len(list) != n+c.integer("num_nextn_predict_layers", 0, 0, 1024) {
 		c.refuse(key, "%s, want a list of %d texts", abbreviate(string(v)), n)
 		return nil
 	}
-	return list
+	return list[:n]
 }
 
 // tokens reads a token id or a list of them, ascending.
@@ -247,12 +249,7 @@ func (c *config) rope(dim int, absent ropeDefaults) canon.RopeSpec {
 	partial := c.positive("partial_rotary_factor", absent.partial)
 	top := c.number("original_max_position_embeddings", 0)
 	spec := canon.RopeSpec{Kind: canon.RopeDefault}
-	inner := c.object("rope_parameters")
-	if old := c.object("rope_scaling"); inner == nil {
-		inner = old
-	} else if old != nil {
-		c.refuse("rope_scaling", "given beside rope_parameters; keep one of them")
-	}
+	inner := c.ropeParameters()
 	if inner != nil {
 		inner.architecture = c.architecture
 		theta = inner.positive("rope_theta", theta)
@@ -280,19 +277,27 @@ func (c *config) rope(dim int, absent ropeDefaults) canon.RopeSpec {
 			spec.Truncate = inner.boolean("truncate", true)
 			spec.Attention = inner.number("attention_factor", 0)
 			spec.MScale, spec.MScaleAll = inner.number("mscale", 0), inner.number("mscale_all_dim", 0)
+		case "longrope", "su":
+			spec.Kind = canon.RopeLong
+			spec.Attention = inner.number("short_mscale", inner.number("attention_factor", 0))
+			spec.LongAttention = inner.number("long_mscale", inner.number("attention_factor", 0))
+			spec.Short, spec.Long = inner.divisors("short_factor"), inner.divisors("long_factor")
 		default:
-			inner.refuse("rope_type", "%q is not supported; default, linear, dynamic, llama3 and yarn are", kind)
+			inner.refuse("rope_type", "%q is not supported; default, linear, dynamic, llama3, yarn and longrope are", kind)
 		}
-		if spec.Kind != canon.RopeDefault {
+		if spec.Kind != canon.RopeDefault && spec.Kind != canon.RopeLong {
 			if spec.Factor = inner.number("factor", math.NaN()); !(spec.Factor > 0) {
 				inner.refuse("factor", "missing or not above zero, but rope_type %q needs it", kind)
 			}
 		}
-		if spec.Kind == canon.RopeLlama3 || spec.Kind == canon.RopeYarn {
+		if spec.Kind >= canon.RopeLlama3 {
 			spec.Original = inner.positive("original_max_position_embeddings", original)
 			if top > 0 {
 				spec.Original = top
 			}
+		}
+		if spec.Kind == canon.RopeLong {
+			spec.Factor = inner.positive("factor", original/spec.Original)
 		}
 		if _, err := inner.finish(); err != nil {
 			c.problems = append(c.problems, inner.problems...)
@@ -309,5 +314,56 @@ func (c *config) rope(dim int, absent ropeDefaults) canon.RopeSpec {
 	if spec.Rot < 2 || spec.Rot%2 != 0 {
 		c.refuse("partial_rotary_factor", "%v of a head of %d rotates %d channels, want a positive even number", partial, dim, spec.Rot)
 	}
+	for key, list := range map[string][]float64{"short_factor": spec.Short, "long_factor": spec.Long} {
+		if list != nil && len(list) != spec.Rot/2 {
+			inner.refuse(key, "%d factors, but a head rotates %d pairs", len(list), spec.Rot/2)
+			c.problems = append(c.problems, inner.problems[len(inner.problems)-1])
+		}
+	}
 	return spec
+}
+
+// ropeParameters is the object of rotary parameters in its newer or older spelling; nil if there is none. Newer files may give
+// one for each type of layer, which must be equal here, and keep the older spelling beside it, which must say the same.
+func (c *config) ropeParameters() *config {
+	inner, old := c.object("rope_parameters"), c.object("rope_scaling")
+	if inner == nil {
+		return old
+	}
+	if v, ok := c.value("rope_scaling"); ok && old != nil && !equalJSON(v, c.values["rope_parameters"]) {
+		c.refuse("rope_scaling", "given beside rope_parameters, and differs from it; keep one of them")
+	}
+	layers := slices.Sorted(maps.Keys(inner.values))
+	if !slices.ContainsFunc(layers, func(key string) bool { return !strings.HasSuffix(key, "_attention") }) {
+		first := inner.object(layers[0])
+		for _, key := range layers[1:] {
+			if !equalJSON(inner.values[key], inner.values[layers[0]]) {
+				c.refuse("rope_parameters", "%s and %s differ, which is not supported", layers[0], key)
+			}
+		}
+		c.problems = append(c.problems, inner.problems...)
+		return first
+	}
+	return inner
+}
+
+// equalJSON says whether two values are the same but for white space and the order of names.
+func equalJSON(a, b jsontext.Value) bool {
+	a, b = slices.Clone(a), slices.Clone(b)
+	return a.Canonicalize() == nil && b.Canonicalize() == nil && bytes.Equal(a, b)
+}
+
+// divisors reads a list of numbers above zero.
+func (c *config) divisors(key string) []float64 {
+	v, ok := c.value(key)
+	if !ok {
+		c.refuse(key, "missing")
+		return nil
+	}
+	var list []float64
+	if err := json.Unmarshal(v, &list); err != nil || slices.ContainsFunc(list, func(x float64) bool { return !(x > 0) }) {
+		c.refuse(key, "%s, want a list of numbers above zero", abbreviate(string(v)))
+		return nil
+	}
+	return list
 }

@@ -71,7 +71,9 @@ func (c *config) sparse(eps float64, pairing canon.Pairing) Spec {
 	s := c.common()
 	s.NormEps = float32(c.positive("rms_norm_eps", eps))
 	c.latent(&s)
-	s.Pairing = canon.Pairs
+	if s.Pairing = canon.Pairs; !c.boolean("rope_interleave", true) {
+		c.refuse("rope_interleave", "false is not supported in this architecture")
+	}
 	s.MoE = c.sigmoidGroups(1, true)
 	c.only("topk_method", "noaux_tc")
 	c.only("scoring_func", "sigmoid")

@@ -179,6 +179,9 @@ func (c *config) twoRopes(s *Spec, n *Compressed, dim int) {
 		s.Rope = canon.RopeSpec{Theta: c.positive("rope_theta", absent.theta), Rot: n.Rope.Rot}
 	}
 	c.without("rope_theta", "partial_rotary_factor", "rope_scaling")
+	if s.Rope.Kind == canon.RopeLong || n.Rope.Kind == canon.RopeLong {
+		c.refuse("rope_parameters", "longrope is not supported in this architecture")
+	}
 	if s.Rope.Rot != n.Rope.Rot {
 		c.refuse("rope_parameters", "main turns %d channels and compress %d", s.Rope.Rot, n.Rope.Rot)
 	}

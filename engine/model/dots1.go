@@ -16,7 +16,12 @@ func dots1(c *config) Spec {
 	s.Rope = c.rope(s.Attention.HeadDim, ropeDefaults{theta: 1e4, partial: 1, fixed: true})
 	s.Pairing = canon.Half
 	s.MoE = c.sigmoidGroups(required, false)
+	if score := c.text("scoring_func", "sigmoid"); score != "sigmoid" && score != "noaux_tc" { // both spellings are published
+		c.refuse("scoring_func", "%q is not supported; sigmoid is", score)
+	}
+	c.only("topk_method", "noaux_tc")
 	s.DenseInner = c.integer("intermediate_size", required, 1, 1<<20)
 	s.Dense = c.denseFirst(s.Layers, 0)
+	c.training()
 	return s
 }

@@ -53,12 +53,15 @@ func hunyuanV1MoE(c *config) Spec {
 		c.refuse("attention_head_dim", "%d differs from head_dim %d", dim, s.Attention.HeadDim)
 	}
 	c.only("norm_type", "rms")
+	if scale := c.number("routed_scaling_factor", 1); scale != 1 {
+		c.refuse("routed_scaling_factor", "%v is not supported; 1 is", scale)
+	}
 	s.EOS = slices.Compact(slices.Sorted(slices.Values(append(s.EOS, c.tokens("eod_token_id")...))))
 	// Of classification heads and of pictures, which the checkpoints share a configuration with; layers share caches only
 	// with use_cla.
 	c.without("org_vocab_size", "pad_id", "cla_share_factor", "class_num", "dense_list", "pool_type", "mask_init_id",
 		"im_start_id", "im_end_id", "im_newline_id", "image_token_id", "text_start_id", "text_end_id", "video_start_id", "video_end_id",
-		"num_media_embeds", "anyres_pooling_size", "anyres_vit_max_image_size")
+		"num_media_embeds", "anyres_pooling_size", "anyres_vit_max_image_size", "vit_input_resolution", "vit_mapping_type", "vit_norm_type", "vit_patch", "vit_token")
 	return s
 }
 

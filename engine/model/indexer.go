@@ -88,6 +88,10 @@ func (c *config) indexed(s *Spec, pairing canon.Pairing) {
 	if x := n.Index; x.Dim%8 != 0 || x.Dim < n.Rotary {
 		c.refuse("index_head_dim", "%d, want a multiple of 8 of at least qk_rope_head_dim, %d", x.Dim, n.Rotary)
 	}
+	if pairs := pairing == canon.Pairs; c.boolean("indexer_rope_interleave", pairs) != pairs {
+		c.refuse("indexer_rope_interleave", "%v is not supported in this architecture", !pairs)
+	}
+	c.without("index_share_for_mtp_iteration") // of layers that draft
 	for l, kind := range c.list("layer_types", s.Layers) {
 		if kind != "deepseek_sparse_attention" {
 			c.refuse("layer_types", "layer %d: %q is not supported; deepseek_sparse_attention is", l, kind)

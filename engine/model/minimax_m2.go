@@ -11,9 +11,11 @@ func minimaxM2(c *config) Spec {
 	s.Attention = c.heads(s.Hidden)
 	s.Attention.QKNorm = QKNormWhole
 	s.Attention.Window = make([]int, s.Layers)
-	// The share of a head that is rotated is spelled rotary_dim, in channels, by the published model.
+	// The share of a head that is rotated is spelled rotary_dim, in channels, by the published model. Files with the newer
+	// rope_parameters have it there and keep rotary_dim only as a record.
 	partial, dim := 1.0, s.Attention.HeadDim
-	if rotary := c.integer("rotary_dim", 0, 0, 4096); rotary > 0 && dim > 0 {
+	_, newer := c.value("rope_parameters")
+	if rotary := c.integer("rotary_dim", 0, 0, 4096); rotary > 0 && dim > 0 && !newer {
 		partial = float64(rotary) / float64(dim)
 	}
 	s.Rope = c.rope(dim, ropeDefaults{theta: 5e6, partial: partial})
@@ -42,6 +44,11 @@ func minimaxM2(c *config) Spec {
 			c.refuse("attn_type_list", "layer %d has type %d; only 1, full attention, is supported", l, kind)
 		}
 	}
-	c.without("use_mtp", "num_mtp_modules", "mtp_transformer_layers")
+	for _, key := range []string{"layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta"} {
+		if beta := c.number(key, 1); beta != 1 {
+			c.refuse(key, "%v is not supported; 1 is", beta)
+		}
+	}
+	c.without("use_mtp", "num_mtp_modules", "mtp_transformer_layers", "mlp_intermediate_size", "shared_moe_mode") // of drafting and of blocks that it has not
 	return s
 }

@@ -13,11 +13,20 @@ func qwen3MoE(c *config) Spec {
 	s.Attention.QKVBias, s.Attention.OutBias = bias, bias
 	s.Attention.Window = make([]int, s.Layers)
 	// The window counts only if its flag is set, and then on every layer whatever max_window_layers says.
-	window := c.integer("sliding_window", 4096, 1, 1<<24)
+	window := c.integer("sliding_window", 4096, 0, 1<<24)
 	if c.boolean("use_sliding_window", false) {
+		if window == 0 {
+			c.refuse("sliding_window", "zero, but use_sliding_window is set")
+		}
 		for l := range s.Attention.Window {
 			s.Attention.Window[l] = window
 		}
+	}
+	if !c.boolean("use_qk_norm", true) {
+		c.refuse("use_qk_norm", "false is not supported")
+	}
+	if n := c.integer("shared_expert_intermediate_size", 0, 0, 1<<20); n != 0 {
+		c.refuse("shared_expert_intermediate_size", "%d: this architecture has no shared expert", n)
 	}
 	c.without("max_window_layers")
 	s.Rope = c.rope(s.Attention.HeadDim, ropeDefaults{theta: 1e4, partial: 1, fixed: true})

@@ -115,6 +115,15 @@ type Spec struct {
 	Ignored               []string // configuration keys that were present and do not change the maths, ascending
 }
 
+// LongFrom is the number of tokens beyond which a sequence is long (canon.Step.Long): all of it turns by other frequencies then,
+// so that what a cache holds of its beginning is of no use. 0 = sequences of all lengths are alike.
+func (s *Spec) LongFrom() int {
+	if s.Rope.Kind != canon.RopeLong {
+		return 0
+	}
+	return int(s.Rope.Original)
+}
+
 // MoELayers lists the layers that have experts, ascending.
 func (s *Spec) MoELayers() []int {
 	var layers []int

@@ -152,6 +152,12 @@ func TestConfigurationDecidesTheSpec(t *testing.T) {
 		}},
 		{"olmoe", `{"rope_scaling":{"rope_type":"dynamic","factor":8}}`, func(s *Spec) bool { return s.Rope.Kind == canon.RopeDefault }},
 		{"olmoe", `{"rope_scaling":null,"rope_parameters":{}}`, func(s *Spec) bool { return s.Rope.Kind == canon.RopeDefault }},
+		{"olmoe", `{"rope_parameters":{"full_attention":{"rope_theta":5e5,"rope_type":"default"},"sliding_attention":{"rope_type":"default","rope_theta":5e5}}}`, func(s *Spec) bool { return s.Rope.Theta == 5e5 }},
+		{"olmoe", `{"rope_scaling":{"type":"linear","factor":2},"rope_parameters":{"factor":2, "type":"linear"}}`, func(s *Spec) bool { return s.Rope.Kind == canon.RopeLinear }},
+		{"olmoe", `{"rope_scaling":{"type":"su","attention_factor":1.5,"original_max_position_embeddings":128,"short_factor":[1,1,1,1,2,2,2,2],"long_factor":[2,2,2,2,3,3,3,3]}}`, func(s *Spec) bool {
+			return s.Rope.Attention == 1.5 && s.Rope.LongAttention == 1.5 && s.LongFrom() == 128 && s.Rope.Factor == 4 && s.Rope.Long[7] == 3
+		}},
+		{"minimax_m2", `{"rotary_dim":8,"rope_parameters":{"rope_type":"default"}}`, func(s *Spec) bool { return s.Rope.Rot == 16 }},
 		{"mixtral", `{"sliding_window":8,"num_experts_per_tok":1}`, func(s *Spec) bool {
 			return slices.Equal(s.Attention.Window, []int{8, 8, 8, 8}) && s.MoE.TopK == 1 && s.Names.Expert[2] == "model.layers.%d.block_sparse_moe.experts.%d.w2"
 		}},
@@ -252,7 +258,11 @@ func TestConfigurationsThatWouldMisleadAreRefused(t *testing.T) {
 		{"olmoe", `{"num_local_experts":9}`, "9, but num_experts is 8"},
 		{"olmoe", `{"clip_qkv":-1}`, "negative"},
 		{"olmoe", `{"partial_rotary_factor":0.5}`, "olmoe rotates whole heads"},
-		{"olmoe", `{"rope_scaling":{"rope_type":"longrope","factor":4}}`, `rope_scaling.rope_type: "longrope" is not supported`},
+		{"olmoe", `{"rope_scaling":{"rope_type":"longrope","factor":4}}`, `rope_scaling.short_factor: missing`},
+		{"olmoe", `{"rope_scaling":{"rope_type":"mrope","factor":4}}`, `rope_scaling.rope_type: "mrope" is not supported`},
+		{"olmoe", `{"rope_parameters":{"full_attention":{"rope_theta":1e4},"sliding_attention":{"rope_theta":1e5}}}`, `rope_parameters: full_attention and sliding_attention differ`},
+		{"olmoe", `{"rope_parameters":{"full_attention":{"rope_theta":1e4,"mystery":1}}}`, `rope_parameters.full_attention.mystery`},
+		{"deepseek_v4", `{"rope_scaling":{"type":"longrope","short_factor":[1,1],"long_factor":[1,1]}}`, "longrope is not supported in this architecture"},
 		{"olmoe", `{"rope_scaling":{"rope_type":"linear"}}`, "rope_scaling.factor"},
 		{"olmoe", `{"rope_scaling":{"rope_type":"linear","factor":2,"mystery":1}}`, "rope_scaling.mystery"},
 		{"olmoe", `{"rope_scaling":{"rope_type":"linear","factor":2},"rope_parameters":{"rope_type":"default"}}`, "given beside rope_parameters"},

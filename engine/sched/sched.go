@@ -58,6 +58,7 @@ type Options struct {
 	Vocab       int
 	EOS         []int32 // tokens that end an answer
 	Context     int     // longest sequence in tokens
+	LongFrom    int     // a sequence of more tokens is long (canon.Step.Long), and what is cached of it before is computed again; 0 = none is
 	BatchRows   int     // most rows of a step
 	PrefillRows int     // most prefill rows of one sequence in a step; 0 = BatchRows
 	LogitRows   int     // most rows of a step whose logits the model keeps; 0 = BatchRows
@@ -261,6 +262,7 @@ func (s *Scheduler) loop() {
 			s.snapshot()
 			return
 		}
+		s.lengthen()
 		s.admit()
 		s.plan()
 		s.snapshot()
@@ -354,6 +356,9 @@ func (s *Scheduler) open(q *sequence) bool {
 		return false
 	}
 	owner, reuse := q.req.Owner, len(q.tokens)
+	if q.long = s.long(q); q.long && owner != "" {
+		owner += "\x00long" // shares nothing with shorter ones
+	}
 	if q.ban != nil {
 		owner = "" // keys and values of a banned run are no use to others, nor theirs to it
 	}
@@ -370,6 +375,20 @@ func (s *Scheduler) open(q *sequence) bool {
 		q.result.CachedTokens = c.Len()
 	}
 	return true
+}
+
+// long says whether a sequence is longer than what the model takes for short.
+func (s *Scheduler) long(q *sequence) bool { return s.o.LongFrom > 0 && len(q.tokens) > s.o.LongFrom }
+
+// lengthen puts back sequences that have grown long: all that is cached of them was turned by the frequencies of short ones.
+func (s *Scheduler) lengthen() {
+	for _, q := range slices.Clone(s.running) {
+		if !q.long && s.long(q) {
+			s.mu.Lock()
+			s.preempt(q)
+			s.mu.Unlock()
+		}
+	}
 }
 
 // youngest is the running sequence admitted last, background ones first, or nil.

@@ -29,7 +29,8 @@ type sequence struct {
 	lastStep uint64       // last step it had rows in
 	kv       *kv.Sequence // nil while it waits
 	ban      *model.Ban
-	router   int // where its rows begin, if req.From is set
+	router   int  // where its rows begin, if req.From is set
+	long     bool // runs as a long sequence
 
 	tokens   []int32 // prompt and answer
 	prompt   int     // length of the prompt

@@ -26,7 +26,7 @@ func (s *Scheduler) plan() {
 	s.parts = s.parts[:0]
 	b := &s.batch
 	b.Tokens, b.Positions, b.Sequence, b.Pages, b.LogitRows, b.Banned = b.Tokens[:0], b.Positions[:0], b.Sequence[:0], b.Pages[:0], b.LogitRows[:0], nil
-	b.States, b.Keep, b.From = b.States[:0], nil, nil
+	b.States, b.Long, b.Keep, b.From = b.States[:0], b.Long[:0], nil, nil
 	s.reserve()
 	var decode, prefill, background, resumed []*sequence
 	for _, q := range s.running {
@@ -175,6 +175,9 @@ func (s *Scheduler) add(q *sequence, n int) int {
 		b.From = append(b.From, q.req.From)
 	}
 	b.Pages, b.States = append(b.Pages, q.kv.Pages()), append(b.States, q.kv.State())
+	if s.o.LongFrom > 0 {
+		b.Long = append(b.Long, q.long)
+	}
 	s.parts = append(s.parts, part{q: q, row: at, n: n})
 	return n
 }
