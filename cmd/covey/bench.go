@@ -45,6 +45,7 @@ type benchReport struct {
 	DecodeRuns    []float64 `json:"decode_runs,omitempty"`
 	PrefillRuns   []float64 `json:"prefill_runs,omitempty"`
 	ReadRuns      []float64 `json:"read_runs,omitempty"`
+	Experts       *reads    `json:"experts,omitempty"` // where experts came from in the measured runs; null where all are in memory
 	PromptTokens  int       `json:"prompt_tokens"`
 	Tokens        int       `json:"tokens"`
 	Model         string    `json:"model"`
@@ -53,6 +54,25 @@ type benchReport struct {
 	ISA           string    `json:"isa"`
 	Threads       int       `json:"threads"`
 	Version       string    `json:"version"`
+}
+
+// reads counts the expert records that measured runs used.
+type reads struct {
+	Hits    uint64  `json:"hits"` // were in memory
+	Misses  uint64  `json:"misses"`
+	Bytes   uint64  `json:"bytes"` // read, all of them for misses
+	Seconds float64 `json:"seconds"`
+}
+
+// readsSince counts from an earlier state on; nil if the model reads no experts.
+func readsSince(info engine.ModelInfo, before, now engine.Stats) *reads {
+	if info.ExpertSlots == 0 {
+		return nil
+	}
+	return &reads{
+		Hits: now.ExpertHits - before.ExpertHits, Misses: now.ExpertMisses - before.ExpertMisses,
+		Bytes: now.ExpertBytes - before.ExpertBytes, Seconds: float64(now.ExpertNanos-before.ExpertNanos) / 1e9,
+	}
 }
 
 // check refuses flags out of range.
@@ -84,6 +104,7 @@ func (c *speed) model(con *console, tokens int) error {
 	report := benchReport{Device: c.Device, Runs: c.Runs, PromptTokens: c.Prompt, BytesPerToken: info.BytesPerToken, Model: info.ID, NumericsID: info.NumericsID, ISA: info.ISA, Threads: info.Threads, Version: version}
 	request := engine.Request{Prompt: benchPrompt(info, c.Prompt), MaxTokens: tokens, IgnoreEOS: true, Logprobs: -1}
 	report.Tokens = request.MaxTokens
+	var warm engine.Stats
 	for i := range c.Runs + 1 {
 		con.progress("measuring", int64(i), int64(c.Runs+1))
 		result, err := answer(ctx, eng, request, func(engine.Output) {})
@@ -92,6 +113,7 @@ func (c *speed) model(con *console, tokens int) error {
 			return err
 		}
 		if i == 0 { // warms caches and pages
+			warm = eng.Stats()
 			continue
 		}
 		report.PrefillRuns = append(report.PrefillRuns, rate(result.PromptTokens-result.CachedTokens, result.PrefillNanos))
@@ -100,6 +122,7 @@ func (c *speed) model(con *console, tokens int) error {
 		}
 	}
 	con.clear()
+	report.Experts = readsSince(info, warm, eng.Stats())
 	report.Prefill, report.Decode = median(report.PrefillRuns), median(report.DecodeRuns)
 	report.Used = float64(report.BytesPerToken) * report.Decode / 1e9
 	if report.ReadRuns, err = c.read(info.ISA, info.Threads); err != nil {
@@ -165,6 +188,9 @@ func (c *speed) print(con *console, r benchReport) error {
 	line("decode", r.DecodeRuns, "tokens/s")
 	line("read", r.ReadRuns, "GB/s")
 	if r.Used > 0 {
+		if e := r.Experts; e != nil {
+			fmt.Fprintf(con.out, "experts  %d found, %d read: %.1f MB in %.2f s\n", e.Hits, e.Misses, float64(e.Bytes)/1e6, e.Seconds)
+		}
 		fmt.Fprintf(con.out, "decode reads %.1f MB of weights a token: %.1f GB/s, %.0f %% of reading alone\n", float64(r.BytesPerToken)/1e6, r.Used, 100*r.Used/r.Read)
 	}
 	return nil

@@ -51,8 +51,8 @@ func (p *plain) mlp(x []float64, prefix string) []float64 {
 	return p.times(gate, prefix+f.part("down_proj"))
 }
 
-// rope gives the inverse frequencies and the factor on cosines and sines.
-func (p *plain) rope(dim int) ([]float64, float64) {
+// rope gives the inverse frequencies and the factor on cosines and sines for a sequence of so many tokens.
+func (p *plain) rope(dim, tokens int) ([]float64, float64) {
 	r, _ := p.config["rope_parameters"].(map[string]any)
 	get := func(key string, absent float64) float64 {
 		if v, ok := r[key].(float64); ok {
@@ -103,6 +103,13 @@ func (p *plain) rope(dim int) ([]float64, float64) {
 			ramp := math.Min(math.Max((float64(j)-lo)/(hi-lo), 0), 1)
 			inv[j] = ramp/(factor*base) + (1-ramp)/base
 			attention = 0.1*math.Log(factor) + 1
+		case "longrope":
+			name := "short_"
+			if float64(tokens) > orig {
+				name = "long_"
+			}
+			inv[j] /= r[name+"factor"].([]any)[j].(float64)
+			attention = get(name+"mscale", math.Sqrt(1+math.Log(p.number("max_position_embeddings", 0)/orig)/math.Log(orig)))
 		}
 	}
 	return inv, attention
@@ -129,7 +136,7 @@ func (p *plain) forward(tokens []int32) (logits [][]float64, chosen [][][]int) {
 	f := plainFamilies[p.config["model_type"]]
 	hidden, heads, kv, dim, _, _, _ := p.dims()
 	eps := p.number("rms_norm_eps", f.eps)
-	inv, factor := p.rope(dim)
+	inv, factor := p.rope(dim, len(tokens))
 	clip := p.number("clip_qkv", math.Inf(1))
 	x := make([][]float64, len(tokens))
 	for t, token := range tokens {

@@ -128,7 +128,7 @@ func (p *plain) latentForward(tokens []int32) (logits [][]float64, chosen [][][]
 	hidden, heads, _, _, _, _, _ := p.dims()
 	query, rank, plainDim, rotary, value := p.latentDims()
 	eps, pairs := p.number("rms_norm_eps", 1e-6), p.flag("rope_interleave", true)
-	inv, factor := p.rope(rotary)
+	inv, factor := p.rope(rotary, len(tokens))
 	scale := 1 / math.Sqrt(float64(plainDim+rotary))
 	if r, ok := p.config["rope_parameters"].(map[string]any); ok && r["rope_type"] == "yarn" {
 		ms := func(m float64) float64 { return 0.1*m*math.Log(r["factor"].(float64)) + 1 }

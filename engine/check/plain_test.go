@@ -290,6 +290,100 @@ func quantise(values []float32, cols, bits, group int) (codes, scales []byte) {
 	return codes, scales
 }
 
+// fuse moves the experts of each layer into one tensor of gate and up rows and one of down rows.
+func (p *plain) fuse() {
+	f := plainFamilies[p.config["model_type"]]
+	hidden, _, _, _, experts, _, inner := p.dims()
+	for l := range p.integer("num_hidden_layers", 0) {
+		at := fmt.Sprintf("model.layers.%d.%sexperts.", l, f.block())
+		var both, down []float32
+		for e := range experts {
+			take := func(name string) []float32 {
+				key := fmt.Sprintf("%s%d.%s.weight", at, e, f.part(name))
+				values := p.weights[key]
+				delete(p.weights, key)
+				return values
+			}
+			both = append(append(both, take("gate_proj")...), take("up_proj")...)
+			down = append(down, take("down_proj")...)
+		}
+		if both != nil {
+			p.weights[at+"gate_up_proj"], p.shapes[at+"gate_up_proj"] = both, []int{experts, 2 * inner, hidden}
+			p.weights[at+"down_proj"], p.shapes[at+"down_proj"] = down, []int{experts, hidden, inner}
+		}
+	}
+}
+
+func TestExpertsInStacksAreThoseOfTheirOwnTensors(t *testing.T) {
+	const sizes = `"vocab_size":96,"hidden_size":48,"num_hidden_layers":3,"max_position_embeddings":256,"num_attention_heads":6,"num_key_value_heads":2,"num_experts_per_tok":3,"head_dim":16,`
+	for _, config := range []string{
+		`{"model_type":"qwen3_moe",` + sizes + `"mlp_only_layers":[0],"intermediate_size":80,"moe_intermediate_size":24,"num_experts":12}`,
+		`{"model_type":"mixtral",` + sizes + `"intermediate_size":24,"num_local_experts":12}`,
+		`{"model_type":"glm4_moe",` + sizes + `"intermediate_size":80,"moe_intermediate_size":24,"n_routed_experts":12}`,
+	} {
+		p := newPlain(config)
+		var rows [2][][]float32
+		for i := range rows {
+			if i == 1 {
+				p.fuse()
+			}
+			m := load(t, p.save(t, 0, 0), model.Options{KV: "f32", MaxRows: 7})
+			d := newDriver(m, 7, true, func(got row) error {
+				rows[i] = append(rows[i], slices.Clone(got.logits))
+				return nil
+			})
+			if _, err := d.run(t.Context(), [][]int32{{5, 1, 90, 7, 7, 33, 2, 14, 60}}, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, row := range rows[0] {
+			if !slices.Equal(row, rows[1][i]) {
+				t.Errorf("%s: row %d differs", config, i)
+			}
+		}
+	}
+}
+
+// longrope are rotary parameters for heads of 8 that are stretched from original tokens on.
+func longrope(original, more string) string {
+	return `,"rope_parameters":{"rope_type":"longrope","original_max_position_embeddings":` + original + `,"short_factor":[1,1.1,1.2,1.5],"long_factor":[1.5,2,3,4]` + more + `}`
+}
+
+// A sequence that outgrows original_max_position_embeddings while it is generated is computed again with the other
+// frequencies: each token is the one that the whole text up to it gives.
+func TestASequenceThatGrowsLongIsThatOfItsWholeText(t *testing.T) {
+	p := newPlain(`{"model_type":"phimoe","vocab_size":96,"hidden_size":48,"num_hidden_layers":3,"max_position_embeddings":256,"num_attention_heads":6,"num_key_value_heads":2,"num_experts_per_tok":2,
+		"intermediate_size":24,"num_local_experts":12` + longrope("32", `,"short_mscale":1.1,"long_mscale":1.3`) + `}`)
+	const prompt, n = 27, 12
+	m := load(t, p.save(t, 0, 0), model.Options{KV: "f32", Activations: "f32", MaxRows: 7})
+	var tokens []int32
+	for range prompt {
+		tokens = append(tokens, int32(p.random.IntN(96)))
+	}
+	rows := map[int][]float32{}
+	d := newDriver(m, 7, false, func(got row) error {
+		if rows[got.position] != nil {
+			t.Errorf("position %d was reported twice", got.position)
+		}
+		rows[got.position] = slices.Clone(got.logits)
+		return nil
+	})
+	answers, err := d.run(t.Context(), [][]int32{tokens}, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens = append(tokens, answers[0]...)
+	for i := range n {
+		all, _ := p.forward(tokens[:prompt+i])
+		want := all[prompt+i-1]
+		for j, z := range want {
+			if got := float64(rows[prompt+i-1][j]); math.Abs(got-z) > relative*slices.Max(want) {
+				t.Fatalf("after %d tokens logit %d is %v, want %v", prompt+i, j, got, z)
+			}
+		}
+	}
+}
+
 func TestOptionsAgreeWithAPlainForwardPass(t *testing.T) {
 	const (
 		sizes = `"vocab_size":96,"hidden_size":48,"num_hidden_layers":3,"max_position_embeddings":256,"num_attention_heads":6,"num_key_value_heads":2,"num_experts_per_tok":3,`
@@ -342,6 +436,8 @@ func TestOptionsAgreeWithAPlainForwardPass(t *testing.T) {
 		{"ernie4_5_moe biases, experts at intervals", ernie + `,"use_bias":true,"moe_layer_interval":2,"moe_layer_start_index":0}`, 0, 0},
 		{"ernie4_5_moe head bias, last dense layer, least sum of weights", ernie + `,"use_bias":true,"tie_word_embeddings":false,"moe_layer_end_index":1,"moe_num_shared_experts":0,"moe_norm_min":0.9}`, 0, 0},
 		{"phimoe defaults", phi + `}`, 0, 0},
+		{"longrope, a short sequence", phi + longrope("64", `,"short_mscale":1.1,"long_mscale":1.3`) + `}`, 0, 0},
+		{"longrope, a long sequence", phi + longrope("32", ``) + `}`, 0, 0},
 		{"phimoe attention and head biases, window, wide sparse mixer", phi + `,"attention_bias":true,"lm_head_bias":true,"sliding_window":6,"router_jitter_noise":0.2}`, 0, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {

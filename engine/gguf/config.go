@@ -1,8 +1,7 @@
 package gguf
 
-// Metadata to config.json. Each architecture of llama.cpp is a table: which key of config.json comes from which key of the
-// metadata, what is always so, and what is seen from the tensors (biases and norms are nowhere written down). A key under
-// the architecture's prefix that nobody reads is refused by name: it may change the maths.
+// Metadata to config.json, by the tables of families.go. A key under the architecture's prefix that nobody reads is refused by
+// name: it may change the maths.
 
 import (
 	"fmt"
@@ -20,272 +19,7 @@ type Description struct {
 	Config       []byte // config.json
 	family       *family
 	heads        [2]int64 // query and key/value heads
-}
-
-// family is an architecture as data.
-type family struct {
-	model     string         // config.json's model_type
-	fields    []field        // beyond the common ones
-	constants map[string]any // of config.json
-	ignored   []string       // keys of the metadata that do not change the maths
-	gating    int64          // expert_gating_func that the family means; 0 = the key is not read
-	ungated   bool           // a missing expert_gating_func means that one too
-	ownGate   bool           // derive reads expert_gating_func
-	derive    func(d *reader, config map[string]any)
-	names     map[string]string // tensor names that differ from the common ones
-	permuted  bool              // rows of attn_q and attn_k are interleaved within heads
-}
-
-// Values of expert_gating_func.
-const (
-	gateSoftmax = 1
-	gateSigmoid = 2
-)
-
-// field takes one value of config.json from the metadata.
-type field struct {
-	name   string // in config.json
-	key    string // in the metadata, without the architecture's prefix
-	kind   fieldKind
-	absent any // for an absent key; nil = left out, must = refused
-}
-
-type fieldKind uint8
-
-const (
-	whole fieldKind = iota // a whole number, or an array of equal ones
-	real
-	truth
-)
-
-type mandatory struct{}
-
-var must = mandatory{}
-
-// common are the fields that every architecture has.
-var common = []field{
-	{"hidden_size", "embedding_length", whole, must},
-	{"max_position_embeddings", "context_length", whole, must},
-	{"num_attention_heads", "attention.head_count", whole, must},
-	{"num_experts_per_tok", "expert_used_count", whole, must},
-	{"rms_norm_eps", "attention.layer_norm_rms_epsilon", real, must},
-	{"rope_theta", "rope.freq_base", real, 10000},
-}
-
-// groupedHeads are the fields of grouped-query attention with equal key and value heads.
-var groupedHeads = []field{
-	{"num_key_value_heads", "attention.head_count_kv", whole, nil},
-	{"head_dim", "attention.key_length", whole, nil},
-}
-
-// bookkeeping are keys of any architecture that say nothing about the maths.
-var bookkeeping = []string{"block_count", "vocab_size", "nextn_predict_layers", "attention.value_length", "attention.causal"}
-
-// sigmoidGroups are the fields of a sigmoid router over groups with shared experts.
-var sigmoidGroups = []field{
-	{"intermediate_size", "feed_forward_length", whole, must},
-	{"moe_intermediate_size", "expert_feed_forward_length", whole, must},
-	{"n_routed_experts", "expert_count", whole, must},
-	{"n_shared_experts", "expert_shared_count", whole, 0},
-	{"n_group", "expert_group_count", whole, 1},
-	{"topk_group", "expert_group_used_count", whole, 1},
-	{"norm_topk_prob", "expert_weights_norm", truth, false},
-	{"routed_scaling_factor", "expert_weights_scale", real, 1},
-	{"first_k_dense_replace", "leading_dense_block_count", whole, 0},
-}
-
-// blockSparse are the tensor names of Mixtral and its kin.
-var blockSparse = map[string]string{
-	"ffn_gate_inp": "block_sparse_moe.gate", "ffn_gate_exps": "block_sparse_moe.experts.%d.w1",
-	"ffn_up_exps": "block_sparse_moe.experts.%d.w3", "ffn_down_exps": "block_sparse_moe.experts.%d.w2",
-}
-
-// families are the architectures by llama.cpp's name.
-var families = map[string]*family{
-	"glm4moe": {
-		model: "glm4_moe", fields: slices.Concat(groupedHeads, sigmoidGroups), gating: gateSigmoid, ungated: true,
-		derive: func(d *reader, c map[string]any) {
-			d.partialRotation(c)
-			c["use_qk_norm"] = d.hasTensor("attn_q_norm.weight")
-			c["attention_bias"] = d.hasTensor("attn_q.bias")
-		},
-	},
-	"dots1": {
-		model: "dots1", fields: slices.Concat(groupedHeads, sigmoidGroups), gating: gateSigmoid,
-		derive: func(d *reader, c map[string]any) { d.wholeRotation(c); d.plainProjections() },
-	},
-	"qwen3moe": {
-		model: "qwen3_moe",
-		fields: slices.Concat(groupedHeads, []field{
-			{"intermediate_size", "feed_forward_length", whole, nil},
-			{"moe_intermediate_size", "expert_feed_forward_length", whole, must},
-			{"num_experts", "expert_count", whole, must},
-			{"norm_topk_prob", "expert_weights_norm", truth, true}, // llama.cpp always normalises
-		}),
-		derive: func(d *reader, c map[string]any) { d.wholeRotation(c); d.plainProjections() },
-	},
-	"olmoe": {
-		model: "olmoe",
-		fields: slices.Concat(groupedHeads[:1], []field{
-			{"intermediate_size", "feed_forward_length", whole, must},
-			{"num_experts", "expert_count", whole, must},
-			{"clip_qkv", "attention.clamp_kqv", real, nil},
-		}),
-		constants: map[string]any{"norm_topk_prob": false}, // llama.cpp never normalises
-		ignored:   []string{"attention.key_length"},
-		derive:    func(d *reader, c map[string]any) { d.wholeRotation(c); d.plainProjections() },
-	},
-	"llama": {
-		model: "mixtral", permuted: true, names: blockSparse,
-		fields: slices.Concat(groupedHeads, []field{
-			{"intermediate_size", "feed_forward_length", whole, must},
-			{"num_local_experts", "expert_count", whole, must},
-		}),
-		derive: func(d *reader, c map[string]any) { d.wholeRotation(c); d.plainProjections() },
-	},
-	"minimax-m2": {
-		model: "minimax_m2", gating: gateSigmoid,
-		names: with(blockSparse, "exp_probs_b", "block_sparse_moe.e_score_correction_bias"),
-		fields: slices.Concat(groupedHeads, []field{
-			{"intermediate_size", "expert_feed_forward_length", whole, must},
-			{"num_local_experts", "expert_count", whole, must},
-			{"rotary_dim", "rope.dimension_count", whole, must},
-		}),
-		ignored: []string{"feed_forward_length"},
-		derive:  func(d *reader, c map[string]any) { d.plainProjections() },
-	},
-	"qwen2moe": {
-		model: "qwen2_moe",
-		names: map[string]string{
-			"ffn_gate_inp_shexp": "mlp.shared_expert_gate", "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
-			"ffn_up_shexp": "mlp.shared_expert.up_proj", "ffn_down_shexp": "mlp.shared_expert.down_proj",
-		},
-		fields: slices.Concat(groupedHeads[:1], []field{
-			{"intermediate_size", "feed_forward_length", whole, nil},
-			{"moe_intermediate_size", "expert_feed_forward_length", whole, must},
-			{"shared_expert_intermediate_size", "expert_shared_feed_forward_length", whole, must},
-			{"num_experts", "expert_count", whole, must},
-		}),
-		constants: map[string]any{"norm_topk_prob": false}, // llama.cpp never normalises
-		ignored:   []string{"attention.key_length"},
-		derive: func(d *reader, c map[string]any) {
-			d.wholeRotation(c)
-			c["qkv_bias"] = d.hasTensor("attn_q.bias")
-		},
-	},
-	"ernie4_5-moe": {
-		model: "ernie4_5_moe", names: map[string]string{"exp_probs_b": "mlp.moe_statics.e_score_correction_bias"},
-		fields: slices.Concat(groupedHeads, []field{
-			{"intermediate_size", "feed_forward_length", whole, must},
-			{"moe_intermediate_size", "expert_feed_forward_length", whole, must},
-			{"moe_num_experts", "expert_count", whole, must},
-			{"moe_k", "expert_used_count", whole, must},
-			{"moe_num_shared_experts", "expert_shared_count", whole, 0},
-			{"moe_layer_start_index", "leading_dense_block_count", whole, 0},
-			{"moe_layer_interval", "interleave_moe_layer_step", whole, 1},
-		}),
-		constants: map[string]any{"num_experts_per_tok": nil}, // spelled moe_k
-		ignored:   []string{"expert_shared_feed_forward_length"},
-		derive:    func(d *reader, c map[string]any) { d.wholeRotation(c); d.plainProjections() },
-	},
-	"granitemoe": {
-		model: "granitemoe", permuted: true, names: map[string]string{"ffn_gate_inp": "block_sparse_moe.router.layer"},
-		fields: slices.Concat(groupedHeads, []field{
-			{"intermediate_size", "feed_forward_length", whole, must},
-			{"num_local_experts", "expert_count", whole, must},
-			{"logits_scaling", "logit_scale", real, must},
-			{"residual_multiplier", "residual_scale", real, 1},
-			{"embedding_multiplier", "embedding_scale", real, 1},
-			{"attention_multiplier", "attention.scale", real, must},
-		}),
-		derive: func(d *reader, c map[string]any) { d.wholeRotation(c); d.plainProjections() },
-	},
-	"hunyuan-moe": {
-		model: "hunyuan_v1_moe",
-		names: map[string]string{
-			"ffn_gate_inp": "mlp.gate.wg", "attn_q_norm": "self_attn.query_layernorm", "attn_k_norm": "self_attn.key_layernorm",
-			"ffn_gate_shexp": "mlp.shared_mlp.gate_proj", "ffn_up_shexp": "mlp.shared_mlp.up_proj", "ffn_down_shexp": "mlp.shared_mlp.down_proj",
-		},
-		fields: slices.Concat(groupedHeads, []field{
-			{"intermediate_size", "expert_shared_feed_forward_length", whole, must},
-			{"moe_intermediate_size", "expert_feed_forward_length", whole, must},
-			{"num_experts", "expert_count", whole, must},
-			{"moe_topk", "expert_used_count", whole, must},
-			{"num_shared_expert", "expert_shared_count", whole, 1},
-		}),
-		ignored: []string{"feed_forward_length"},
-		derive:  func(d *reader, c map[string]any) { d.wholeRotation(c); d.plainProjections() },
-	},
-	"gpt-oss": {
-		model: "gpt_oss",
-		names: map[string]string{"ffn_gate_inp": "mlp.router", "attn_sinks": "self_attn.sinks"},
-		fields: slices.Concat(groupedHeads, []field{
-			{"intermediate_size", "expert_feed_forward_length", whole, must},
-			{"num_local_experts", "expert_count", whole, must},
-			{"sliding_window", "attention.sliding_window", whole, must},
-		}),
-		constants: map[string]any{"attention_bias": true},
-		ignored:   []string{"feed_forward_length"},
-		derive: func(d *reader, c map[string]any) {
-			d.wholeRotation(c)
-			if yarn, ok := c["rope_scaling"].(map[string]any); ok {
-				yarn["truncate"] = false // the architecture's own; files do not say
-			}
-		},
-	},
-	"deepseek2": {fields: sigmoidGroups, names: latentNames, ignored: latentKeys, ownGate: true, derive: func(d *reader, c map[string]any) {
-		d.latent(c)
-		switch gating, _ := d.integer("expert_gating_func"); gating {
-		case 0, gateSoftmax:
-			c["model_type"], c["topk_method"] = "deepseek_v2", "greedy"
-			if groups, ok := c["n_group"].(int64); ok && groups > 1 {
-				c["topk_method"] = "group_limited_greedy"
-			}
-		case gateSigmoid:
-			c["model_type"] = "deepseek_v3"
-		default:
-			d.refuse("expert_gating_func", "%d is not supported in this architecture", gating)
-		}
-	}},
-	"deepseek32": {model: "deepseek_v32", fields: slices.Concat(sigmoidGroups, indexer), names: latentNames, ignored: latentKeys, gating: gateSigmoid, ungated: true,
-		derive: func(d *reader, c map[string]any) { d.latent(c) }},
-	"glm-dsa": {model: "glm_moe_dsa", fields: slices.Concat(sigmoidGroups, indexer), names: latentNames, ignored: latentKeys, gating: gateSigmoid, ungated: true,
-		derive: func(d *reader, c map[string]any) {
-			d.latent(c)
-			const key = "attention.indexer.types"
-			d.used[d.prefix+key] = true
-			full, err := d.file.Integers(d.prefix + key)
-			d.keep(err)
-			var types []string
-			for _, is := range full {
-				types = append(types, map[bool]string{true: "full", false: "shared"}[is != 0])
-			}
-			if layers, ok := c["num_hidden_layers"].(int64); ok && int64(len(types)) > layers {
-				types = types[:layers] // those behind belong to layers that draft
-			}
-			if types != nil {
-				c["indexer_types"] = types
-			}
-		}},
-}
-
-// latentNames are the tensor names of latent attention and its indexer.
-var latentNames = map[string]string{
-	"attn_q_a": "self_attn.q_a_proj", "attn_q_a_norm": "self_attn.q_a_layernorm", "attn_q_b": "self_attn.q_b_proj",
-	"attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa", "attn_kv_a_norm": "self_attn.kv_a_layernorm", "attn_kv_b": "self_attn.kv_b_proj",
-	"attn_k_b": "self_attn." + KeyExpansion, "attn_v_b": "self_attn." + ValueExpansion,
-	"indexer.attn_q_b": "self_attn.indexer.wq_b", "indexer.attn_k": "self_attn.indexer.wk", "indexer.k_norm": "self_attn.indexer.k_norm",
-	"indexer.proj": "self_attn.indexer.weights_proj",
-}
-
-// latentKeys are keys of latent attention that derive reads, or that say the same again.
-var latentKeys = []string{"attention.head_count_kv", "attention.key_length", "attention.key_length_mla", "attention.value_length_mla", "rope.scaling.yarn_log_multiplier"}
-
-// indexer are the fields of sparse attention.
-var indexer = []field{
-	{"index_n_heads", "attention.indexer.head_count", whole, must},
-	{"index_head_dim", "attention.indexer.key_length", whole, must},
-	{"index_topk", "attention.indexer.top_k", whole, must},
+	dim          int64    // width of a head
 }
 
 // latent gives the widths of latent attention. Newer files name heads as they are after expansion (key_length_mla), older
@@ -415,7 +149,7 @@ func (r *reader) hasTensor(name string) bool {
 
 // plainProjections refuses biases of an architecture that has none.
 func (r *reader) plainProjections() {
-	for _, name := range []string{"attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_output.bias"} {
+	for _, name := range []string{"attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias", "attn_output.bias"} {
 		if r.hasTensor(name) {
 			r.keep(&Error{Tensor: "blk.0." + name, Offset: -1, Problem: "this architecture has no such bias"})
 		}
@@ -516,6 +250,9 @@ func Describe(f *File, tensors []Tensor) (*Description, error) {
 		return nil, &Error{Key: kind, Offset: -1, Problem: fmt.Sprintf("%q; only \"model\" is a whole model", is)}
 	}
 	family, ok := families[name]
+	if reason, known := refused[name]; known {
+		return nil, &Error{Key: architecture, Offset: -1, Problem: fmt.Sprintf("%q is not supported: %s", name, reason)}
+	}
 	if !ok {
 		return nil, &Error{Key: architecture, Offset: -1, Problem: fmt.Sprintf("%q is not supported; supported: %s", name, strings.Join(Architectures(), ", "))}
 	}
@@ -549,7 +286,7 @@ func Describe(f *File, tensors []Tensor) (*Description, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gguf: writing config.json: %w", err)
 	}
-	d := &Description{Architecture: name, Config: text, family: family}
+	d := &Description{Architecture: name, Config: text, family: family, dim: headDim(config)}
 	d.heads[0], _ = config["num_attention_heads"].(int64)
 	d.heads[1] = d.heads[0]
 	if n, ok := config["num_key_value_heads"].(int64); ok {

@@ -57,6 +57,9 @@ func (d *Description) Places(t Tensor, most int) ([]Place, error) {
 	if !ok || err != nil || layer < 0 || !strings.HasPrefix(base, "blk.") {
 		return []Place{whole}, nil
 	}
+	if parts := d.fused(rest); parts != nil {
+		return d.split(t, layer, rest, parts, suffix, most)
+	}
 	name, ok := d.family.names[rest]
 	if !ok {
 		name, ok = layered[rest]
@@ -86,6 +89,65 @@ func (d *Description) Places(t Tensor, most int) ([]Place, error) {
 	size := t.Size / t.Shape[0]
 	for e := range places {
 		places[e] = Place{Name: prefix + fmt.Sprintf(name, e) + suffix, Shape: t.Shape[1:], Offset: t.Offset + int64(e)*size, Size: size}
+	}
+	return places, nil
+}
+
+// fusedPart is a part of a tensor that holds several of the usual ones, one behind the other along the rows.
+type fusedPart struct {
+	name string
+	rows int64 // share of the rows
+}
+
+// fused are the parts of a tensor of a layer; nil if it is a usual one.
+func (d *Description) fused(name string) []fusedPart {
+	switch name {
+	case "attn_qkv":
+		return []fusedPart{{"attn_q", d.heads[0] * d.dim}, {"attn_k", d.heads[1] * d.dim}, {"attn_v", d.heads[1] * d.dim}}
+	case "ffn_gate_up_exps":
+		return []fusedPart{{"ffn_gate_exps", 1}, {"ffn_up_exps", 1}}
+	}
+	return nil
+}
+
+// split translates a tensor that holds several usual ones: each of its matrices, or it as a vector, falls into the parts.
+func (d *Description) split(t Tensor, layer int, name string, parts []fusedPart, suffix string, most int) ([]Place, error) {
+	total := int64(0)
+	for _, p := range parts {
+		total += p.rows
+	}
+	stack := name == "ffn_gate_up_exps"
+	at := 0 // dimension of the rows
+	if stack {
+		at = 1
+	}
+	matrices := int64(1)
+	if len(t.Shape) > at && stack {
+		matrices = t.Shape[0]
+	}
+	if len(t.Shape) < at+1 || len(t.Shape) > at+2 || matrices < 1 || matrices > int64(most) || total < 1 || t.Shape[at]%total != 0 || !stack && t.Shape[at] != total ||
+		t.Size%(matrices*t.Shape[at]) != 0 {
+		return nil, &Error{Tensor: t.Name, Offset: t.Offset, Problem: fmt.Sprintf("shape %v does not fall into its parts", t.Shape)}
+	}
+	row, unit := t.Size/(matrices*t.Shape[at]), t.Shape[at]/total
+	var places []Place
+	for m := range matrices {
+		offset := t.Offset + m*row*t.Shape[at]
+		for _, p := range parts {
+			part := Tensor{Name: fmt.Sprintf("blk.%d.%s%s", layer, p.name, suffix), Type: t.Type, Shape: append([]int64{p.rows * unit}, t.Shape[at+1:]...), Offset: offset, Size: p.rows * unit * row}
+			if stack {
+				part.Shape = append([]int64{1}, part.Shape...)
+			}
+			list, err := d.Places(part, most)
+			if err != nil {
+				return nil, err
+			}
+			if stack {
+				list[0].Name = strings.Replace(list[0].Name, ".experts.0.", fmt.Sprintf(".experts.%d.", m), 1)
+			}
+			places = append(places, list...)
+			offset += part.Size
+		}
 	}
 	return places, nil
 }

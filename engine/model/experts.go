@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"strings"
 
 	"covey/engine/canon"
 	"covey/engine/weights"
@@ -55,6 +56,34 @@ func (s *Spec) expert(layer, id int) (modules [3]string) {
 		modules[i] = fmt.Sprintf(pattern, layer, id)
 	}
 	return modules
+}
+
+// findStacks looks where the experts of a family that keeps them apart are stored: some files have them in stacks of rows, and a
+// container made of such a file calls them what most families do. The router follows its block's name.
+func (s *Spec) findStacks(checkpoint *weights.Checkpoint) {
+	moe := s.MoELayers()
+	if s.MoE.Stack != StackNone || len(moe) == 0 || checkpoint.HasModule(s.expert(moe[0], 0)[0]) {
+		return
+	}
+	has := func(pattern string, numbers ...any) bool {
+		name := fmt.Sprintf(pattern, numbers...)
+		_, bare := checkpoint.Tensor(name)
+		return bare || checkpoint.HasModule(name)
+	}
+	const both, down = "experts.gate_up_proj", "experts.down_proj"
+	for _, at := range []string{"model.layers.%d.mlp.", "model.layers.%d.block_sparse_moe."} {
+		if has(at+both, moe[0]) {
+			s.MoE.Stack, s.Names.Expert = StackRows, [3]string{at + both, at + both, at + down}
+		}
+	}
+	if s.MoE.Stack == StackNone && has(standardNames.Expert[0], moe[0], 0) {
+		s.Names.Expert = standardNames.Expert
+	}
+	for _, name := range []*string{&s.Names.Router, &s.Names.Correction} {
+		if other := strings.Replace(*name, "block_sparse_moe.", "mlp.", 1); has(other, moe[0]) {
+			*name = other
+		}
+	}
 }
 
 // stacked reads outputs of one expert's matrix, with its bias if experts have them.

@@ -193,6 +193,7 @@ func ReadSpec(checkpoint *weights.Checkpoint) (*Spec, error) {
 			spec.Names = names
 		}
 	}
+	spec.findStacks(checkpoint)
 	if err := spec.addGenerationEOS(checkpoint); err != nil {
 		return nil, err
 	}

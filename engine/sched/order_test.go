@@ -52,6 +52,33 @@ func TestSequencesThatOutgrowTheCacheTakeTurnsAndReportEachTokenOnce(t *testing.
 	}
 }
 
+func TestSequencesThatGrowLongRunAgainAsLongOnes(t *testing.T) {
+	const from = 70
+	long := map[int]int{} // rows of long sequences by position
+	r := start(t, func(o *Options, m *toy) {
+		o.LongFrom = from
+		m.before = func(b *model.Batch) {
+			for row, slot := range b.Sequence {
+				if position := int(b.Positions[row]); b.Long[slot] {
+					long[position]++
+				} else if position >= from {
+					t.Errorf("position %d ran as part of a short sequence", position)
+				}
+			}
+		}
+	})
+	for _, owner := range []string{"", "ann", "ann"} {
+		_, _, result := read(t, r.submit(t, Request{Prompt: prompt(1, 66), MaxTokens: 20, IgnoreEOS: true, Owner: owner}))
+		if want := greedy(prompt(1, 66), 20, false); !slices.Equal(result.Tokens, want) {
+			t.Errorf("owner %q: %v, want %v", owner, result.Tokens, want)
+		}
+	}
+	// The last one finds the page that the one before it left as a long sequence, and not the one it left as a short one.
+	if long[0] != 2 || long[64] != 3 || long[84] != 3 {
+		t.Errorf("positions 0, 64 and 84 ran %d, %d and %d times in long sequences, want 2, 3 and 3", long[0], long[64], long[84])
+	}
+}
+
 func TestAnswersTakeTurnsWhenAStepIsTooSmallForAll(t *testing.T) {
 	r := start(t, func(o *Options, _ *toy) { o.BatchRows = 2 })
 	gate := hold(r.model)

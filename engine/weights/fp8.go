@@ -1,7 +1,7 @@
 package weights
 
 // FP8 and FP4 as DeepSeek stores them. A module M in FP8 has M.weight F8_E4M3 [rows, cols] and M.weight_scale_inv (also
-// spelled M.scale) [ceil(rows/height), ceil(cols/width)] in F32, BF16 or E8M0; a weight is code times scale, in spite of the
+// spelled M.scale or M.weight_scale) [ceil(rows/height), ceil(cols/width)] in F32, BF16 or E8M0; a weight is code times scale, in spite of the
 // name. One in FP4 has M.weight I8 [rows, cols/2], two e2m1 codes a byte, the low nibble being the earlier input, and M.scale
 // E8M0 [rows, cols/32]. What is stored so is told by type and scale, tensor by tensor; config.json gives the block's size,
 // which ragged last blocks would hide.
@@ -15,9 +15,9 @@ import (
 	"covey/engine/canon"
 )
 
-// fp8Blocks is the quantization_config of method "fp8".
+// fp8Blocks are the blocks that share a scale.
 type fp8Blocks struct {
-	height, width int // of a block; 0 = one scale for the whole matrix
+	height, width int // 0 = all rows, all inputs
 }
 
 // scaleForms are the types of block scales.
@@ -38,7 +38,7 @@ func readFP8(raw []byte) (*fp8Blocks, error) {
 		return nil, refuse("%v", err)
 	}
 	switch {
-	case q.Format != "" && q.Format != "e4m3" && q.Format != "e4m3fn":
+	case q.Format != "" && !slices.Contains([]string{"e4m3", "e4m3fn", "float8_e4m3fn"}, q.Format):
 		return nil, refuse("fmt %q is not supported", q.Format)
 	case len(q.Block) == 0:
 		return &fp8Blocks{}, nil
@@ -51,19 +51,37 @@ func readFP8(raw []byte) (*fp8Blocks, error) {
 // fp8Source reads a module whose weight is FP8.
 func (c *Checkpoint) fp8Source(module string, t Tensor, rows, cols int, s *Scratch) (canon.Source, error) {
 	plain := module + ".weight"
-	if c.scheme == nil || c.scheme.fp8 == nil {
-		return canon.Source{}, c.refuse(plain, "check config.json against the tensors", "FP8, but config.json has no quantization_config of quant_method fp8")
+	blocks, err := c.fp8Blocks(module)
+	if err != nil {
+		return canon.Source{}, err
 	}
 	if !slices.Equal(t.Shape, []int64{int64(rows), int64(cols)}) {
 		return canon.Source{}, c.refuse(plain, "check config.json against the tensors", "shape %v, but the configuration gives [%d %d]", t.Shape, rows, cols)
 	}
-	b := *c.scheme.fp8
+	b := *blocks
 	if b.height == 0 {
-		b = fp8Blocks{height: rows, width: cols}
+		b.height = rows
+	}
+	if b.width == 0 {
+		b.width = cols
 	}
 	shape := []int64{int64((rows + b.height - 1) / b.height), int64((cols + b.width - 1) / b.width)}
 	out := canon.Source{Name: module, Form: canon.FP8, Rows: rows, Cols: cols, GroupRows: b.height, Group: b.width}
 	return c.scaled(out, t, shape, s)
+}
+
+// fp8Blocks are the blocks of a module that is stored in FP8.
+func (c *Checkpoint) fp8Blocks(module string) (*fp8Blocks, error) {
+	if c.scheme != nil && c.scheme.fp8 != nil {
+		return c.scheme.fp8, nil
+	}
+	switch g, err := c.plainGroup(module); {
+	case err != nil:
+		return nil, err
+	case g != nil && g.blocks != nil:
+		return g.blocks, nil
+	}
+	return nil, c.refuse(module+".weight", "check config.json against the tensors", "FP8, but config.json has no quantization_config of quant_method fp8, and no group of compressed-tensors in FP8 that claims it")
 }
 
 // fp4Source reads a module whose weight is packed FP4.
@@ -76,22 +94,26 @@ func (c *Checkpoint) fp4Source(module string, t Tensor, rows, cols int, s *Scrat
 
 // scaled fills in the codes, which t holds, and the scales of a source.
 func (c *Checkpoint) scaled(out canon.Source, t Tensor, shape []int64, s *Scratch) (canon.Source, error) {
-	plain, scale := out.Name+".weight", out.Name+".weight_scale_inv"
-	other, short := c.byName[out.Name+".scale"]
-	st, ok := c.byName[scale]
-	if short && ok {
-		return canon.Source{}, c.refuse(scale, again, "stored beside %s.scale", out.Name)
+	plain, scale := out.Name+".weight", ""
+	var st Tensor
+	for _, suffix := range []string{".weight_scale_inv", ".scale", ".weight_scale"} {
+		found, ok := c.byName[out.Name+suffix]
+		if ok && scale != "" {
+			return canon.Source{}, c.refuse(scale, again, "stored beside %s%s", out.Name, suffix)
+		}
+		if ok {
+			scale, st = out.Name+suffix, found
+		}
 	}
-	if short {
-		scale, st, ok = out.Name+".scale", other, true
+	if scale == "" {
+		return canon.Source{}, c.refuse(plain, again, "%s without %s.weight_scale_inv", t.Type, out.Name)
 	}
-	if !ok {
-		return canon.Source{}, c.refuse(plain, again, "%s without %s", t.Type, scale)
-	}
+	var ok bool
 	if out.ScaleForm, ok = scaleForms[st.Type]; !ok || out.Form == canon.MXFP4 && out.ScaleForm != canon.E8M0 {
 		return canon.Source{}, c.refuse(scale, "use another checkpoint", "scales of type %s are not supported for %s", st.Type, out.Form)
 	}
-	if one := shape[0]*shape[1] == 1 && st.Elements() == 1; !one && !slices.Equal(st.Shape, shape) {
+	flat := st.Elements() == shape[0]*shape[1] && (len(st.Shape) < 2 || st.Elements() == 1)
+	if !flat && !slices.Equal(st.Shape, shape) {
 		return canon.Source{}, c.refuse(scale, "check weight_block_size in config.json against the tensors", "shape %v, but blocks of [%d %d] in [%d %d] need %v",
 			st.Shape, max(out.GroupRows, 1), out.Group, out.Rows, out.Cols, shape)
 	}

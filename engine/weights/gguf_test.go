@@ -115,6 +115,52 @@ func moduleValues(t *testing.T, c *Checkpoint, module string, rows, cols int) []
 	return values(t, source)
 }
 
+// Newer files may hold queries, keys and values in one tensor, and gate and up matrices of experts in one stack.
+func TestFusedTensorsOfGGUFFallIntoTheirParts(t *testing.T) {
+	w := mixtralLike()
+	w.tensor("token_embd.weight", 0, counting(0, 12), 4, 3)
+	w.tensor("blk.0.attn_qkv.weight", 0, counting(0, 64), 4, 16)
+	w.tensor("blk.0.ffn_gate_up_exps.weight", 0, counting(100, 32), 4, 4, 2)
+	c, err := Open(folder(t, map[string][]byte{"m.gguf": w.bytes()}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, test := range []struct {
+		module string
+		rows   int
+		want   []float32 // first value of each row
+	}{
+		{"self_attn.q_proj", 8, []float32{0, 8, 4, 12, 16, 24, 20, 28}}, // turned as queries of their own are
+		{"self_attn.k_proj", 4, []float32{32, 40, 36, 44}},
+		{"self_attn.v_proj", 4, []float32{48, 52, 56, 60}},
+		{"block_sparse_moe.experts.0.w1", 2, []float32{100, 104}},
+		{"block_sparse_moe.experts.0.w3", 2, []float32{108, 112}},
+		{"block_sparse_moe.experts.1.w1", 2, []float32{116, 120}},
+		{"block_sparse_moe.experts.1.w3", 2, []float32{124, 128}},
+	} {
+		got := moduleValues(t, c, "model.layers.0."+test.module, test.rows, 4)
+		for r, want := range test.want {
+			if got[4*r] != want {
+				t.Errorf("%s: row %d begins with %v, want %v", test.module, r, got[4*r], want)
+			}
+		}
+	}
+	for _, bad := range []func(*ggufWriter){
+		func(w *ggufWriter) { w.tensor("blk.0.attn_qkv.weight", 0, counting(0, 60), 4, 15) },
+		func(w *ggufWriter) { w.tensor("blk.0.attn_qkv.weight", 0, counting(0, 1)) },
+		func(w *ggufWriter) { w.tensor("blk.0.ffn_gate_up_exps.weight", 0, counting(0, 12), 4, 3, 1) },
+		func(w *ggufWriter) { w.tensor("blk.0.ffn_gate_up_exps.weight", 24, make([]byte, 1<<20), 1, 1, 1<<20) },
+	} {
+		w := mixtralLike()
+		w.tensor("token_embd.weight", 0, counting(0, 12), 4, 3)
+		bad(w)
+		if _, err := Open(folder(t, map[string][]byte{"m.gguf": w.bytes()})); err == nil || !strings.Contains(err.Error(), "does not fall into its parts") {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
 func TestGGUFBecomesACheckpoint(t *testing.T) {
 	w := mixtralLike()
 	w.mixtralTensors()
@@ -199,6 +245,7 @@ func TestBadGGUFCheckpointsAreRefused(t *testing.T) {
 		file []byte
 		want string
 	}{
+		{"a model whose files leave something out", func() []byte { w := &ggufWriter{}; w.string("general.architecture", "phimoe"); return w.bytes() }(), `"phimoe" is not supported: its files leave out`},
 		{"other architecture", func() []byte { w := &ggufWriter{}; w.string("general.architecture", "mamba"); return w.bytes() }(), `"mamba" is not supported; supported: `},
 		{"no architecture", (&ggufWriter{}).bytes(), `metadata "general.architecture": missing`},
 		{"an adapter", whole(func(w *ggufWriter) { w.string("general.type", "adapter"); w.mixtralTensors() }), `only "model" is a whole model`},

@@ -1,9 +1,10 @@
 package weights
 
-// compressed-tensors, format pack-quantized: a module M has M.weight_packed I32 [rows, ceil(cols/n)] with n = 8 values of
+// compressed-tensors. Format pack-quantized: a module M has M.weight_packed I32 [rows, ceil(cols/n)] with n = 8 values of
 // 4 bits or 4 of 8 bits in a word (value i of a word in bits 4i.. or 8i.., stored as unsigned with an offset of 8 or
 // 128), M.weight_scale [rows, groups] and M.weight_shape I64 [2] = [rows, cols]. Asymmetric groups have M.weight_zero_point
-// I32 [ceil(rows/n), groups], packed along the rows. Which modules are packed is decided by their tensors; config.json's
+// I32 [ceil(rows/n), groups], packed along the rows. Formats float-quantized, int-quantized and naive-quantized: M.weight
+// F8_E4M3 or I8 [rows, cols] with M.weight_scale, [rows, 1] or [1], or for F8 one a block. Which modules are packed is decided by their tensors; config.json's
 // groups say how many bits and which grouping, by exact name, by "re:" pattern, or by class ("Linear"), in that order.
 
 import (
@@ -29,8 +30,10 @@ type group struct {
 	name    string
 	targets matcher
 	bits    int
-	inputs  int  // inputs that share a scale; 0 = all inputs of a row, -1 = the whole matrix
-	zeros   bool // groups have zero points
+	inputs  int        // inputs that share a scale; 0 = all inputs of a row, -1 = the whole matrix
+	zeros   bool       // groups have zero points
+	plain   bool       // values lie one by one, as F8_E4M3 or I8
+	blocks  *fp8Blocks // of F8_E4M3
 }
 
 // matcher tells whether a module is meant by a list of targets.
@@ -103,6 +106,10 @@ type rawValue []byte
 
 func (v *rawValue) UnmarshalJSON(data []byte) error { *v = slices.Clone(data); return nil }
 
+// plainFormats says of the formats of compressed-tensors that are read whether values lie one by one. How faster kernels would
+// quantise activations does not matter to those: products take them as floats.
+var plainFormats = map[string]bool{"pack-quantized": false, "float-quantized": true, "int-quantized": true, "naive-quantized": true}
+
 // readScheme decodes the quantisation part of config.json. nil means that there is none.
 func readScheme(config []byte) (*scheme, error) {
 	refuse := func(remedy, format string, args ...any) error {
@@ -161,10 +168,12 @@ func readScheme(config []byte) (*scheme, error) {
 	case "fp8":
 		f, err := readFP8(raw)
 		return &scheme{fp8: f}, err
+	case "fbgemm_fp8": // one scale a row
+		return &scheme{fp8: &fp8Blocks{height: 1}}, nil
 	default:
 		return nil, refuse(only, "quant_method %q is not supported", q.Method)
 	}
-	if q.Format != "pack-quantized" {
+	if _, ok := plainFormats[q.Format]; !ok {
 		return nil, refuse(only, "format %q is not supported", q.Format)
 	}
 	for name, value := range map[string]rawValue{"kv_cache_scheme": q.KV, "sparsity_config": q.Sparsity, "transform_config": q.Transform} {
@@ -179,33 +188,50 @@ func readScheme(config []byte) (*scheme, error) {
 	}
 	for name, g := range q.Groups {
 		where := "config_groups." + name
-		w := g.Weights
-		switch {
-		case w == nil:
+		w, format := g.Weights, q.Format
+		if g.Format != nil {
+			format = *g.Format
+		}
+		plain, known := plainFormats[format]
+		if !known {
+			return nil, refuse(only, "%s: format %q is not supported", where, format)
+		}
+		if w == nil {
 			return nil, refuse(only, "%s has no weights", where)
-		case present(g.Inputs) || present(g.Outputs):
+		}
+		float := w.Type == "float"
+		switch {
+		case !plain && (present(g.Inputs) || present(g.Outputs)):
 			return nil, refuse(only, "%s: quantised activations are not supported", where)
-		case g.Format != nil && *g.Format != "pack-quantized":
-			return nil, refuse(only, "%s: format %q is not supported", where, *g.Format)
-		case w.Type != "int" && w.Type != "" || w.Bits != 4 && w.Bits != 8:
+		case float && (!plain || w.Bits != 8) || !float && w.Type != "int" && w.Type != "" || w.Bits != 8 && (plain || w.Bits != 4):
 			return nil, refuse(only, "%s: %d-bit %s weights are not supported", where, w.Bits, w.Type)
 		case present(w.ActOrder) && string(w.ActOrder) != `"weight"` && string(w.ActOrder) != `"static"`:
 			return nil, refuse(only, "%s: actorder %s is not supported", where, w.ActOrder)
-		case present(w.Dynamic) || present(w.Blocks):
+		case present(w.Dynamic) || present(w.Blocks) && w.Strategy != "block":
 			return nil, refuse(only, "%s: dynamic or block-wise weights are not supported", where)
 		}
-		out := group{name: where, bits: w.Bits, zeros: w.Symmetric != nil && !*w.Symmetric}
-		switch w.Strategy {
-		case "group":
+		out := group{name: where, bits: w.Bits, zeros: w.Symmetric != nil && !*w.Symmetric, plain: plain}
+		switch {
+		case w.Strategy == "group" && !plain:
 			if w.GroupSize == nil || !slices.Contains([]int{32, 64, 128}, *w.GroupSize) {
 				return nil, refuse(only, "%s: group_size must be 32, 64 or 128", where)
 			}
 			out.inputs = *w.GroupSize
-		case "channel":
-		case "tensor":
-			out.inputs = -1
+		case w.Strategy == "channel":
+			out.blocks = &fp8Blocks{height: 1}
+		case w.Strategy == "tensor":
+			out.inputs, out.blocks = -1, &fp8Blocks{}
+		case w.Strategy == "block" && float:
+			var size []int
+			if err := json.Unmarshal(w.Blocks, &size); err != nil || len(size) != 2 || min(size[0], size[1]) < 1 || max(size[0], size[1]) > 1<<16 {
+				return nil, refuse(only, "%s: block_structure %s, want two positive numbers", where, w.Blocks)
+			}
+			out.blocks = &fp8Blocks{height: size[0], width: size[1]}
 		default:
 			return nil, refuse(only, "%s: strategy %q is not supported", where, w.Strategy)
+		}
+		if !float {
+			out.blocks = nil
 		}
 		if out.targets, problem = newMatcher(g.Targets); problem != "" {
 			return nil, refuse(only, "%s: targets: %s", where, problem)

@@ -65,6 +65,13 @@ func (c *Checkpoint) Source(module string, rows, cols int, s *Scratch) (canon.So
 	case "F8_E4M3":
 		return c.fp8Source(module, t, rows, cols, s)
 	case "I8":
+		g, err := c.plainGroup(module)
+		if err != nil {
+			return canon.Source{}, err
+		}
+		if g != nil {
+			return c.int8Source(module, t, g, rows, cols, s)
+		}
 		return c.fp4Source(module, t, rows, cols, s)
 	case "U8":
 		return c.containerSource(plain, t, canon.Source{Name: module, Rows: rows, Cols: cols}, s)
@@ -109,7 +116,7 @@ func (c *Checkpoint) plainSource(name string, t Tensor, out canon.Source, s *Scr
 
 // packedSource reads a pack-quantized module.
 func (c *Checkpoint) packedSource(module string, rows, cols int, s *Scratch) (canon.Source, error) {
-	packed, scale, shape := module+".weight_packed", module+".weight_scale", module+".weight_shape"
+	packed, shape := module+".weight_packed", module+".weight_shape"
 	fail := func(tensor, format string, args ...any) (canon.Source, error) {
 		return canon.Source{}, c.refuse(tensor, "check config.json against the tensors", format, args...)
 	}
@@ -151,6 +158,56 @@ func (c *Checkpoint) packedSource(module string, rows, cols int, s *Scratch) (ca
 	if g.bits == 8 {
 		out.Form = canon.Int8
 	}
+	groups, err := c.groupScales(&out, g, s)
+	if err != nil {
+		return canon.Source{}, err
+	}
+	if out.Zeros, err = c.packedZeros(module, g, rows, groups, s); err != nil {
+		return canon.Source{}, err
+	}
+	return out, nil
+}
+
+// int8Source reads a module whose values lie one by one as I8.
+func (c *Checkpoint) int8Source(module string, t Tensor, g *group, rows, cols int, s *Scratch) (canon.Source, error) {
+	name := module + ".weight"
+	if g.blocks != nil || !slices.Equal(t.Shape, []int64{int64(rows), int64(cols)}) {
+		return canon.Source{}, c.refuse(name, "check config.json against the tensors", "I8 %v, but the configuration gives [%d %d]", t.Shape, rows, cols)
+	}
+	out := canon.Source{Name: module, Form: canon.Int8, Rows: rows, Cols: cols, Group: cols, Codes: s.take(t.size)}
+	if err := c.read(name, t, out.Codes); err != nil {
+		return canon.Source{}, err
+	}
+	for i := range out.Codes {
+		out.Codes[i] ^= 0x80 // codes have an offset of 128
+	}
+	if _, err := c.groupScales(&out, g, s); err != nil {
+		return canon.Source{}, err
+	}
+	if _, ok := c.byName[module+".weight_zero_point"]; ok && g.zeros {
+		return canon.Source{}, c.refuse(module+".weight_zero_point", "use a symmetric checkpoint", "zero points of plain 8-bit values are not supported")
+	}
+	return out, nil
+}
+
+// plainGroup is the group that claims a module whose values lie one by one; nil if the checkpoint has no such groups.
+func (c *Checkpoint) plainGroup(module string) (*group, error) {
+	if c.scheme == nil || !slices.ContainsFunc(c.scheme.groups, func(g group) bool { return g.plain }) {
+		return nil, nil
+	}
+	g := c.scheme.method(module)
+	if g == nil || !g.plain || c.scheme.ignore.rank(module) != matchNone {
+		return nil, c.refuse(module+".weight", "check config.json against the tensors", "quantised, but no group of quantization_config claims it")
+	}
+	return g, nil
+}
+
+// groupScales reads the scales of a module of compressed-tensors into out and returns how many a row has.
+func (c *Checkpoint) groupScales(out *canon.Source, g *group, s *Scratch) (int, error) {
+	scale, rows, cols := out.Name+".weight_scale", out.Rows, out.Cols
+	fail := func(tensor, format string, args ...any) (int, error) {
+		return 0, c.refuse(tensor, "check config.json against the tensors", format, args...)
+	}
 	t, ok := c.byName[scale]
 	if !ok {
 		return fail(scale, "missing")
@@ -177,14 +234,12 @@ func (c *Checkpoint) packedSource(module string, rows, cols int, s *Scratch) (ca
 	}
 	out.Scales = s.take(int64(width) * int64(max(rows, int(t.Elements()))))[:t.size]
 	if err := c.read(scale, t, out.Scales); err != nil {
-		return canon.Source{}, err
+		return 0, err
 	}
 	if at := nonFinite(out.Scales, out.ScaleForm); at >= 0 {
-		return canon.Source{}, c.refuse(scale, again, "scale %d is not finite", at)
+		return 0, c.refuse(scale, again, "scale %d is not finite", at)
 	}
-	if out.Zeros, err = c.packedZeros(module, g, rows, int(t.Elements())/max(rows, 1), s); err != nil {
-		return canon.Source{}, err
-	}
+	groups := int(t.Elements()) / max(rows, 1)
 	if g.inputs < 0 {
 		one := slices.Clone(out.Scales)
 		out.Scales = out.Scales[:rows*width]
@@ -192,7 +247,7 @@ func (c *Checkpoint) packedSource(module string, rows, cols int, s *Scratch) (ca
 			copy(out.Scales[r*width:], one)
 		}
 	}
-	return out, nil
+	return groups, nil
 }
 
 // packedZeros reads the zero points of a pack-quantized module, one byte for each of the groups of each row; nil where the
