@@ -3,10 +3,13 @@ package atlas
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 
 	"covey/atlas/probes"
 	"covey/engine"
+
+	"golang.org/x/sync/errgroup"
 )
 
 func bundled(t *testing.T) Model {
@@ -118,4 +121,53 @@ func TestScoresWithoutExpertsAreThoseOfWholeReadings(t *testing.T) {
 			t.Errorf("without %v: the score is %v, that of the text as it is %v", experts, f.Scores[i], f.Scores[0])
 		}
 	}
+}
+
+// BenchmarkRemovals times one reading of a text of 114 tokens without one expert, of layers evenly over the model: from the
+// router on, as scores are read, and whole.
+func BenchmarkRemovals(b *testing.B) {
+	e, err := engine.Open(context.Background(), engine.Config{Dir: "../models/smollm2-moe-32x", Context: 512}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer e.Close()
+	m, ctx := FromEngine(e).(engineModel), context.Background()
+	p, err := m.Encode(probes.Probe{Kind: probes.Raw, Text: strings.Repeat("Stir the onions in butter until they turn soft and golden, then add the rice. ", 6)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	shape := m.Info().Shape
+	score := &Score{To: len(p.Tokens)}
+	for layer := 0; layer < len(shape.Layers); layer += 4 {
+		for id := range 2 {
+			score.Without = append(score.Without, []engine.Expert{{Layer: shape.Layers[layer], ID: id}})
+		}
+	}
+	readings := func(b *testing.B) {
+		b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N*len(score.Without)), "ms/reading")
+	}
+	b.Run("from the router", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := m.Forward(ctx, p.Tokens, ForwardOptions{Score: score}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		readings(b)
+	})
+	b.Run("whole", func(b *testing.B) {
+		for b.Loop() {
+			group := errgroup.Group{}
+			group.SetLimit(removalsAtATime)
+			for _, experts := range score.Without {
+				group.Go(func() error {
+					_, err := m.read(ctx, engine.Request{Prompt: p.Tokens, Logprobs: -1, PromptLogprobs: true, Background: true, Banned: experts})
+					return err
+				})
+			}
+			if err := group.Wait(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		readings(b)
+	})
 }
