@@ -5,6 +5,8 @@ package daemon
 
 import (
 	"compress/gzip"
+	"context"
+	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -18,6 +20,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/gorilla/websocket"
 
+	"covey/store"
 	"covey/web"
 	"covey/web/wire"
 )
@@ -190,21 +193,21 @@ func TestTheMapOfTwentyThousandExpertsIsSortedSearchedAndLit(t *testing.T) {
 	b := openBrowser(t)()
 	b.do(chromedp.EmulateViewport(1280, 900))
 	b.theme("dark")
-	b.do(chromedp.Navigate(address + "/experts"))
+	b.do(chromedp.Navigate(address + "/experts?renderer=webgl2"))
 	b.live()
 	b.until(`document.getElementById("experts").dataset.lit > 9000`)
 	eval[bool](b, watchTasks)
-	walkMap(b)
+	walked := b.during(func() { walkMap(b) })
 	b.shoot("map-20000-dark")
-	t.Logf("with %s: colours of 20,224 cells in %s us; long tasks while walking through all modes and orders (ms): %s",
+	t.Logf("with %s: colours of 20,224 cells in %s us; walking through all modes and orders: %s; the page's observer saw (ms) %s",
 		eval[string](b, `document.getElementById("experts").dataset.renderer`), eval[string](b, `document.getElementById("experts").dataset.updateUs`),
-		eval[string](b, `JSON.stringify(window.tasks)`))
+		walked, eval[string](b, `JSON.stringify(window.tasks)`))
 	b.healthy()
 }
 
 func TestTheMapIsDrawnWithoutWebGL(t *testing.T) {
 	address := bigServer(t)
-	b := openBrowser(t, chromedp.Flag("disable-3d-apis", true))()
+	b := openBrowser(t)() // its WebGL is the processor's
 	b.do(chromedp.EmulateViewport(1280, 900))
 	b.do(chromedp.Navigate(address + "/experts"))
 	b.live()
@@ -213,12 +216,12 @@ func TestTheMapIsDrawnWithoutWebGL(t *testing.T) {
 		t.Fatalf("drawn with %q", name)
 	}
 	eval[bool](b, watchTasks)
-	walkMap(b)
+	walked := b.during(func() { walkMap(b) })
 	colours := eval[int](b, `(() => { const c = document.getElementById("map"), d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data; const s = new Set(); for (let i = 0; i < d.length; i += 4) s.add(d[i] << 16 | d[i+1] << 8 | d[i+2]); return s.size; })()`)
 	if colours < 3 {
 		t.Errorf("the canvas has %d colours", colours)
 	}
-	t.Logf("long tasks (ms): %s", eval[string](b, `JSON.stringify(window.tasks)`))
+	t.Logf("walking through all modes and orders: %s; the page's observer saw (ms) %s", walked, eval[string](b, `JSON.stringify(window.tasks)`))
 	b.shoot("map-canvas-light")
 	b.healthy()
 }
@@ -278,4 +281,45 @@ func TestNoPageHasASeriousBarrierInEitherTheme(t *testing.T) {
 			examine(b, source, theme+" "+path)
 		}
 	}
+}
+
+func TestAConversationOf250MessagesScrolls(t *testing.T) {
+	d := modelDaemon(t)
+	ctx := context.Background()
+	c, err := d.store.CreateConversation(ctx, "long", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent := ""
+	for i := range 250 {
+		role, text := store.RoleUser, fmt.Sprintf("Question %d about lighthouses?", i)
+		if i%2 == 1 {
+			role, text = store.RoleAssistant, fmt.Sprintf("Answer %d.\n\n", i)+strings.Repeat("The lamp turns and the sea is *dark*; `keeper()` writes it down.\n\n- one\n- two\n\n```go\nfunc keeper() int { return 7 }\n```\n\n", 3)
+		}
+		m, err := d.store.AddMessage(ctx, c.ID, parent, role, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parent = m.ID
+	}
+	b := openBrowser(t)()
+	b.do(chromedp.EmulateViewport(1280, 900))
+	b.do(chromedp.Navigate(d.Link()))
+	b.live()
+	b.do(chromedp.Navigate(d.base + "/c/" + c.ID))
+	b.live()
+	if n := eval[int](b, `document.querySelectorAll(".msg").length`); n != 250 {
+		t.Fatalf("%d messages are shown", n)
+	}
+	scrolled := b.during(func() {
+		for range 40 {
+			eval[float64](b, `(document.getElementById("scroll").scrollBy(0, -1500), document.getElementById("scroll").scrollTop)`)
+			time.Sleep(30 * time.Millisecond)
+		}
+	})
+	if !eval[bool](b, `!document.getElementById("jump").hidden`) {
+		t.Error("far from its end the conversation offers no way back to it")
+	}
+	t.Logf("scrolling up through %s", scrolled)
+	b.healthy()
 }

@@ -13,8 +13,8 @@ import (
 )
 
 // expertMap is the map of the experts page. What is known and how it is coloured is mapview's; this file joins it to the
-// page: controls, pointer, keys, and the redraws. A redraw happens before a paint that something asked for; after a pulse
-// that is every paint until the pulse has faded, with one draw call each.
+// page: controls, pointer, keys, and the redraws. A redraw happens before a paint that something asked for; while a pulse
+// fades, which nobody asks for, at most glowFrames times a second, so that a browser without a graphics processor keeps up.
 type expertMap struct {
 	app   *app
 	page  js.Value // #experts
@@ -34,12 +34,15 @@ type expertMap struct {
 	sort     mapview.Sort
 	order    *mapview.Order // where cells are drawn; nil = by number
 	stale    bool           // colours must be made anew
-	legend   string         // labels that the legend shows
+	asked    bool           // the next paint draws, whenever the last one was
+	drawn    float64
+	legend   string // labels that the legend shows
 	colored  float64
 	paused   bool
 	lastTime float64 // of the newest pulse
 	missed   bool
-	number   int // of the newest window
+	number   int   // of the newest window
+	lit      []int // places of its cells; kept for its memory
 	rows     []rowsAt
 	cursor   [2]int // row, expert; -1 = none
 	pinned   [2]int
@@ -64,6 +67,7 @@ const (
 	fadeFor        = 1.6 // seconds after which a pulse has faded
 	recolorEvery   = 0.25
 	rateOver       = 2.0 // seconds over which the live rate is taken
+	glowFrames     = 25.0
 )
 
 func clock() float64 { return js.Global().Get("performance").Call("now").Float() / 1000 }
@@ -134,7 +138,7 @@ func (m *expertMap) controls() {
 		return func(_, _ js.Value) { m.zoom(factor, m.view.Width/2, m.view.Height/2) }
 	}
 	a.actions["map-in"], a.actions["map-out"] = zoom(1.5), zoom(1/1.5)
-	a.actions["map-fit"] = func(_, _ js.Value) { m.view.Fit(); m.paint.Request() }
+	a.actions["map-fit"] = func(_, _ js.Value) { m.view.Fit(); m.redraw() }
 	a.actions["map-step"] = func(el, _ js.Value) {
 		m.hidden ^= 1 << number(el, "data-step")
 		dom.SetAttr(el, "aria-pressed", strconv.FormatBool(m.hidden>>number(el, "data-step")&1 == 0))
@@ -172,7 +176,7 @@ func (m *expertMap) listen() {
 			}
 		}
 		m.moved = true
-		m.paint.Request()
+		m.redraw()
 	})
 	dom.On(m.over, "pointerdown", func(e js.Value) {
 		place(e)
@@ -193,7 +197,7 @@ func (m *expertMap) listen() {
 	dom.On(m.over, "pointerleave", func(js.Value) {
 		m.hover, m.moved = [2]int{-1, -1}, false
 		dom.Hide(dom.ID("map-card"), true)
-		m.paint.Request()
+		m.redraw()
 	})
 	dom.On(m.over, "wheel", func(e js.Value) {
 		if !e.Get("ctrlKey").Bool() && !e.Get("metaKey").Bool() {
@@ -206,9 +210,9 @@ func (m *expertMap) listen() {
 	m.app.keys = append(m.app.keys, m.key)
 	resized := dom.Func(func([]js.Value) { m.size() })
 	js.Global().Get("ResizeObserver").New(resized).Call("observe", m.frame.Get("parentElement"))
-	dom.On(dom.Document, "covey:theme", func(js.Value) { m.ink = ink{}; m.paint.Request() })
+	dom.On(dom.Document, "covey:theme", func(js.Value) { m.ink = ink{}; m.redraw() })
 	scheme := dom.Window.Call("matchMedia", "(prefers-color-scheme: dark)")
-	dom.On(scheme, "change", func(js.Value) { m.ink = ink{}; m.paint.Request() })
+	dom.On(scheme, "change", func(js.Value) { m.ink = ink{}; m.redraw() })
 }
 
 // key moves the cursor while the map has the focus.
@@ -256,7 +260,7 @@ func (m *expertMap) key(e js.Value) bool {
 		m.view.Show(m.cursor[0], m.cursor[1])
 		dom.SetText(dom.ID("map-where"), m.describe(m.cursor[0], m.cursor[1]))
 		m.card(m.cursor[0], m.cursor[1])
-		m.paint.Request()
+		m.redraw()
 	}
 	switch key(e) {
 	case "ArrowLeft":
@@ -281,7 +285,7 @@ func (m *expertMap) key(e js.Value) bool {
 		m.zoom(1/1.5, m.view.Width/2, m.view.Height/2)
 	case "0":
 		m.view.Fit()
-		m.paint.Request()
+		m.redraw()
 	case "Escape":
 		m.unpin()
 		m.cursor = [2]int{-1, -1}
@@ -294,7 +298,7 @@ func (m *expertMap) key(e js.Value) bool {
 
 func (m *expertMap) zoom(factor, x, y float64) {
 	m.view.Zoom(factor, x, y)
-	m.paint.Request()
+	m.redraw()
 }
 
 // survey takes a Map frame.
@@ -423,10 +427,16 @@ func (m *expertMap) traced(frame []byte) error {
 	return nil
 }
 
+// redraw asks for a drawing at the next paint.
+func (m *expertMap) redraw() {
+	m.asked = true
+	m.paint.Request()
+}
+
 // recolor asks for new colours at the next paint.
 func (m *expertMap) recolor() {
 	m.stale = true
-	m.paint.Request()
+	m.redraw()
 }
 
 // pulses takes a window of live routing.
@@ -447,11 +457,13 @@ func (m *expertMap) pulses(frame []byte) error {
 		return nil
 	}
 	if m.mode != mapview.Text && (m.turn == nil || !m.turn.held()) {
-		cells := make([]int, len(p.Cells))
-		for i, c := range p.Cells {
-			cells[i] = c.Cell
+		m.lit = m.lit[:0]
+		for _, c := range p.Cells {
+			if c.Cell < m.data.Cells() {
+				m.lit = append(m.lit, m.order.Place(c.Cell))
+			}
 		}
-		m.draw.pulse(m.places(cells), now)
+		m.draw.pulse(m.lit, now)
 	}
 	m.paint.Request()
 	return nil
@@ -494,6 +506,11 @@ func (m *expertMap) render() {
 	}
 	now := clock()
 	glowing := now-m.lastTime < fadeFor && !m.paused
+	if glowing && !m.asked && now-m.drawn < 1/glowFrames {
+		m.paint.Request()
+		return
+	}
+	m.asked, m.drawn = false, now
 	if m.stale || glowing && now-m.colored > recolorEvery && (m.mode == mapview.Heat || m.mode == mapview.Imbalance || m.mode == mapview.Recency) {
 		m.color(now)
 	}
@@ -535,7 +552,7 @@ func (m *expertMap) pin(row, expert int, focus bool) {
 	}), wire.Inspect, layer, strconv.Itoa(expert), dom.Attr(m.page, "data-atlas"))
 	location := js.Global().Get("location")
 	js.Global().Get("history").Call("replaceState", js.Null(), "", location.Get("pathname").String()+location.Get("search").String()+"#l"+layer+"e"+strconv.Itoa(expert))
-	m.paint.Request()
+	m.redraw()
 }
 
 func (m *expertMap) unpin() {
@@ -547,7 +564,7 @@ func (m *expertMap) unpin() {
 	dom.SetText(panel, "")
 	panel.Call("append", dom.New("p", "muted", "Point at a cell, or choose one with the arrow keys and Enter, to read what its expert has served."))
 	dom.Focus(m.over)
-	m.paint.Request()
+	m.redraw()
 }
 
 // size fits canvases and view to the room there is.
@@ -578,5 +595,5 @@ func (m *expertMap) size() {
 	if refit && m.view.Cols > 0 {
 		m.view.Fit()
 	}
-	m.paint.Request()
+	m.redraw()
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"math"
 	"strconv"
 	"strings"
@@ -30,13 +31,18 @@ type mapColors struct{ ground, hatch, pulse [3]byte }
 // held is the pulse time of a cell that does not fade.
 const held = 1e9
 
+// newRenderer takes WebGL2 where it is fast: a shader that the processor runs costs a hundred times what the plain canvas
+// does. The address of the page may ask for it all the same (?renderer=webgl2), for tests and reports of faults.
 func newRenderer(canvas js.Value) renderer {
 	options := js.Global().Get("Object").New()
 	options.Set("antialias", false)
 	options.Set("premultipliedAlpha", true)
+	wanted := strings.Contains(js.Global().Get("location").Get("search").String(), "renderer=webgl2")
 	if gl := canvas.Call("getContext", "webgl2", options); gl.Truthy() {
-		if r := newGL(gl); r != nil {
-			return r
+		if wanted || !software(gl) {
+			if r := newGL(gl); r != nil {
+				return r
+			}
 		}
 		// A context of one kind bars the other: go on with a fresh canvas.
 		fresh := canvas.Call("cloneNode", false)
@@ -44,6 +50,17 @@ func newRenderer(canvas js.Value) renderer {
 		canvas = fresh
 	}
 	return &flat{context: canvas.Call("getContext", "2d"), canvas: canvas, small: dom.Document.Call("createElement", "canvas")}
+}
+
+// software says whether the processor runs the shaders. failIfMajorPerformanceCaveat does not tell: Chromium answers with
+// SwiftShader all the same.
+func software(gl js.Value) bool {
+	info := gl.Call("getExtension", "WEBGL_debug_renderer_info")
+	if !info.Truthy() {
+		return false
+	}
+	name := strings.ToLower(gl.Call("getParameter", info.Get("UNMASKED_RENDERER_WEBGL")).String())
+	return strings.Contains(name, "swiftshader") || strings.Contains(name, "llvmpipe") || strings.Contains(name, "software")
 }
 
 const vertexSource = `#version 300 es
@@ -83,6 +100,7 @@ type glMap struct {
 	cols, rows     int
 	ratio          float64
 	times          []float32
+	raw            []byte   // times as bytes
 	bytes, staging js.Value // Uint8Array for pixels; Uint8Array over the memory of floats
 	floats         js.Value
 }
@@ -127,7 +145,7 @@ func (r *glMap) fit(cols, rows int) {
 	r.bytes = js.Global().Get("Uint8Array").New(4 * cols * rows)
 	r.floats = js.Global().Get("Float32Array").New(cols * rows)
 	r.staging = js.Global().Get("Uint8Array").New(r.floats.Get("buffer"))
-	r.times = make([]float32, cols*rows)
+	r.times, r.raw = make([]float32, cols*rows), make([]byte, 4*cols*rows)
 	for i := range r.times {
 		r.times[i] = -100
 	}
@@ -142,12 +160,10 @@ func (r *glMap) upload(pixels []byte) {
 }
 
 func (r *glMap) sendTimes() {
-	raw := make([]byte, 4*len(r.times))
 	for i, t := range r.times {
-		u := math.Float32bits(t)
-		raw[4*i], raw[4*i+1], raw[4*i+2], raw[4*i+3] = byte(u), byte(u>>8), byte(u>>16), byte(u>>24)
+		binary.LittleEndian.PutUint32(r.raw[4*i:], math.Float32bits(t))
 	}
-	js.CopyBytesToJS(r.staging, raw)
+	js.CopyBytesToJS(r.staging, r.raw)
 	gl := r.gl
 	gl.Call("activeTexture", gl.Get("TEXTURE1"))
 	gl.Call("texImage2D", gl.Get("TEXTURE_2D"), 0, gl.Get("R32F"), r.cols, r.rows, 0, gl.Get("RED"), gl.Get("FLOAT"), r.floats)
@@ -199,13 +215,15 @@ func (r *glMap) draw(v *mapview.View, now float64, c mapColors) {
 	gl.Call("drawArrays", gl.Get("TRIANGLES"), 0, 3)
 }
 
-// flat is the renderer without WebGL: the grid as a small picture, scaled without smoothing.
+// flat is the renderer without WebGL: the grid as a small picture, scaled without smoothing. Colours are mixed with the
+// theme's when they are made; a frame mixes only the cells that glow.
 type flat struct {
 	context, canvas, small js.Value
 	image, bytes           js.Value
 	cols, rows             int
 	ratio                  float64
-	pixels, mixed          []byte
+	pixels, shown, mixed   []byte
+	theme                  mapColors // that shown was made for
 	times                  []float64
 }
 
@@ -219,12 +237,36 @@ func (r *flat) fit(cols, rows int) {
 	r.image = r.small.Call("getContext", "2d").Call("createImageData", cols, rows)
 	r.bytes = js.Global().Get("Uint8Array").New(r.image.Get("data").Get("buffer"))
 	r.pixels, r.mixed, r.times = make([]byte, 4*cols*rows), make([]byte, 4*cols*rows), make([]float64, cols*rows)
-	for i := range r.times {
-		r.times[i] = -100
-	}
+	r.shown = nil
+	r.hold(nil)
 }
 
-func (r *flat) upload(pixels []byte) { copy(r.pixels, pixels) }
+func (r *flat) upload(pixels []byte) {
+	copy(r.pixels, pixels)
+	r.shown = nil
+}
+
+// show mixes the colours of the legend with the theme's.
+func (r *flat) show(c mapColors) {
+	r.theme, r.shown = c, make([]byte, len(r.pixels))
+	mix := func(to []byte, color [3]byte, part int) { // of 100
+		for j := range 3 {
+			to[j] = byte((int(c.ground[j])*(100-part) + int(color[j])*part) / 100)
+		}
+		to[3] = 255
+	}
+	for i := 0; i < len(r.pixels); i += 4 {
+		p := [3]byte(r.pixels[i : i+3])
+		switch alpha := r.pixels[i+3]; {
+		case alpha == 0:
+			mix(r.shown[i:], c.hatch, 50)
+		case alpha < 128:
+			mix(r.shown[i:], p, 16)
+		default:
+			mix(r.shown[i:], p, 100)
+		}
+	}
+}
 
 func (r *flat) pulse(places []int, now float64) {
 	for _, c := range places {
@@ -246,28 +288,30 @@ func (r *flat) hold(cells []int) {
 }
 
 func (r *flat) draw(v *mapview.View, now float64, c mapColors) {
-	still := dom.Media("(prefers-reduced-motion: reduce)")
+	if r.shown == nil || r.theme != c {
+		r.show(c)
+	}
+	copy(r.mixed, r.shown)
+	fades := !dom.Media("(prefers-reduced-motion: reduce)")
+	last, glow := math.NaN(), 0 // cells of one pulse glow alike; of 256
 	for i, t := range r.times {
-		p, q := r.pixels[4*i:4*i+4], r.mixed[4*i:4*i+4]
-		base := [3]byte{p[0], p[1], p[2]}
-		part := 1.0
-		switch {
-		case p[3] == 0:
-			base, part = c.hatch, 0.5
-		case p[3] < 128:
-			part = 0.16
+		if t <= now-fadeFor {
+			continue
 		}
-		glow := 0.0
-		if t > now {
-			glow = 1
-		} else if !still && now-t < fadeFor {
-			glow = math.Exp(-5 * (now - t))
+		if t != last {
+			switch last = t; {
+			case t > now:
+				glow = 256
+			case fades:
+				glow = int(256 * math.Exp(-5*(now-t)))
+			default:
+				glow = 0
+			}
 		}
-		for j := range 3 {
-			shown := float64(c.ground[j])*(1-part) + float64(base[j])*part
-			q[j] = byte(shown*(1-glow) + float64(c.pulse[j])*glow)
+		q := r.mixed[4*i : 4*i+3]
+		for j := range q {
+			q[j] = byte((int(q[j])*(256-glow) + int(c.pulse[j])*glow) >> 8)
 		}
-		q[3] = 255
 	}
 	js.CopyBytesToJS(r.bytes, r.mixed)
 	r.small.Call("getContext", "2d").Call("putImageData", r.image, 0, 0)
