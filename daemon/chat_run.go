@@ -146,7 +146,7 @@ func (t *turn) send() {
 func (c *chats) checkpoint(t *turn) {
 	tick := time.NewTicker(checkpointEvery)
 	defer tick.Stop()
-	kept := 0
+	kept, told := 0, false
 	for {
 		select {
 		case <-t.quit:
@@ -159,10 +159,14 @@ func (c *chats) checkpoint(t *turn) {
 		if n == kept {
 			continue
 		}
-		if err := c.server.store.CheckpointTurn(context.Background(), t.message, answer, reasoning); err != nil {
+		err := c.server.store.CheckpointTurn(context.Background(), t.message, answer, reasoning)
+		switch {
+		case err == nil:
+			kept = n
+		case !told && !errors.Is(err, store.ErrReadOnly): // which the store tells, once
 			c.server.log.Warn("keeping a running answer", slog.String("turn", t.message), slog.Any("err", err))
+			told = true
 		}
-		kept = n
 	}
 }
 

@@ -1,14 +1,17 @@
 package daemon
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"html"
+	"log/slog"
 	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -520,4 +523,31 @@ func TestLimitsOfSettingsAreWrittenOut(t *testing.T) {
 	if _, err := (chatSettings{"max_tokens": "0"}).check(); err == nil || !strings.Contains(err.Error(), "from 1 to 1048576") {
 		t.Errorf("got %v", err)
 	}
+}
+
+func TestACheckpointThatKeepsFailingIsLoggedOnce(t *testing.T) {
+	closed, err := store.Open(t.Context(), store.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		c := &chats{server: &Server{store: closed, log: slog.New(slog.NewTextHandler(&log, nil))}}
+		running := &turn{message: "m", quit: make(chan struct{})}
+		go c.checkpoint(running)
+		for range 5 {
+			running.mu.Lock()
+			running.tokens = append(running.tokens, generated{})
+			running.mu.Unlock()
+			time.Sleep(checkpointEvery)
+		}
+		close(running.quit)
+		synctest.Wait()
+		if n := strings.Count(log.String(), "keeping a running answer"); n != 1 {
+			t.Errorf("logged %d times in 5 s:\n%s", n, &log)
+		}
+	})
 }

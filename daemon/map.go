@@ -86,8 +86,7 @@ func (m *maps) feed(ctx context.Context) {
 	events, cancel := eng.Subscribe()
 	defer cancel()
 	w := newWindow(eng.Model().Shape)
-	tick := time.NewTicker(pulseEvery)
-	defer tick.Stop()
+	var due <-chan time.Time // set while the window holds something: an idle daemon sleeps
 	for {
 		select {
 		case e, ok := <-events:
@@ -96,7 +95,11 @@ func (m *maps) feed(ctx context.Context) {
 				continue
 			}
 			w.add(e)
-		case <-tick.C:
+			if due == nil {
+				due = time.After(pulseEvery)
+			}
+		case <-due:
+			due = nil
 			if !m.send(w) {
 				return
 			}
@@ -106,16 +109,13 @@ func (m *maps) feed(ctx context.Context) {
 	}
 }
 
-// send gives every follower the window, if anything ran in it; false once there is none.
+// send gives every follower the window; false once there is none.
 func (m *maps) send(w *window) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.followers) == 0 {
 		m.feeding = false
 		return false
-	}
-	if w.rows == 0 {
-		return true
 	}
 	p := w.take()
 	for conn, number := range m.followers {

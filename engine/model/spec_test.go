@@ -372,3 +372,25 @@ func FuzzSpec(f *testing.F) {
 		}
 	})
 }
+
+func TestCacheTooLargeToAddressIsKnownBeforeItIsMade(t *testing.T) {
+	for _, c := range []struct {
+		layers, heads, dim, tokens int
+		want                       int64 // 0 = cannot be addressed
+	}{
+		{1024, 4096, 4096, 64, 1 << 42}, // one page of the most that a configuration may say
+		{1024, 4096, 4096, 1 << 26, 1 << 62},
+		{1024, 4096, 4096, 1 << 27, 0},
+		{1024, 4096, 4096, 1 << 30, 0},
+		{2, 2, 8, 1 << 30, 2 * 2 * 8 * 2 * 2 * (1 << 30)},
+	} {
+		spec := &Spec{Layers: c.layers, Dense: make([]bool, c.layers), Context: 1 << 24, Attention: Attention{Heads: c.heads, KVHeads: c.heads, HeadDim: c.dim}}
+		s, err := Options{KVTokens: c.tokens, Memory: 1 << 62}.resolve(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, ok := s.cacheBytes(spec); ok != (c.want != 0) || ok && got != c.want {
+			t.Errorf("%+v: %d bytes, %t", c, got, ok)
+		}
+	}
+}
