@@ -42,6 +42,7 @@ type rig struct {
 	p       *canon.Program
 	kept    []*canon.Buffer
 	choices []*canon.Choice
+	ways    []Options // beside those of every test
 }
 
 const rigRows = 20
@@ -237,6 +238,7 @@ func (g *rig) compare(runs int, steps []*canon.Step) {
 	if realDevice() {
 		ways = append(ways, Options{}) // the fast kernels
 	}
+	ways = append(ways, g.ways...)
 	for _, o := range ways {
 		device := must(open(g.t, o).Load(g.p))
 		for i, s := range steps {
@@ -437,6 +439,7 @@ func TestFeedForwardEqualsTheCPU(t *testing.T) {
 		for _, shared := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v/%d/shared=%v", form.form, form.group, shared), func(t *testing.T) {
 				g := newRig(t, canon.Limits{})
+				g.ways = several(t)
 				record := func(inner int) *canon.Record {
 					part := func(rows, cols int) canon.Source {
 						s := g.weight(form.form, rows, cols, form.group, form.scale)

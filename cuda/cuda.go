@@ -58,12 +58,15 @@ type Info struct {
 
 // Ledger is what one line of a device's memory book holds.
 type Ledger struct {
-	Line  string `json:"line"`
-	Bytes int64  `json:"bytes"`
+	Device int    `json:"device"` // ordinal
+	Line   string `json:"line"`
+	Bytes  int64  `json:"bytes"`
 }
 
 // Options of Open. The zero value of a field means its default.
 type Options struct {
+	Beside   []int         // further devices, which take a share of the routed experts
+	Bounce   bool          // let them exchange rows through host memory even where they reach the first one's: the reference for that
 	Plain    bool          // use the plain kernels only: the reference for the fast ones
 	Launches bool          // launch kernels one by one in every step, never as a graph: the reference for graphs
 	Watchdog time.Duration // longest time that a step or copy may take before the device counts as lost; 0 = 60 s

@@ -16,6 +16,7 @@ import (
 	"path"
 	"reflect"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -139,23 +140,39 @@ func describe(ordinal, devices int) (Info, error) {
 	return i, nil
 }
 
-// notFound is CUDA_ERROR_NOT_FOUND: no such kernel in a module.
-const notFound = 500
+// What a module may lack: code for the device, code that its driver can compile, a kernel.
+const (
+	noBinary   = 209
+	invalidPTX = 218
+	unknownPTX = 222
+	notFound   = 500
+)
 
 // loadLimit is the watchdog's time where kernels are compiled for the device or a whole model is copied.
 const loadLimit = 30 * time.Minute
 
-// Backend is one device with its context, kernels and memory. Safe for use by several goroutines; work is done in order.
-type Backend struct {
+// device is one GPU of a backend. Owned by the backend's thread, except for info.
+type device struct {
 	info    Info
-	options Options
-	work    chan func()
+	context cu.CUContext
 	stream  cu.Stream
+	event   cu.Event // of the devices of a backend with several
 
 	functions [C.COVEY_KERNEL_COUNT]C.CUfunction
 	fast      C.int32_t                 // families of fast kernels that are there and wanted
 	granted   [C.COVEY_KERNEL_COUNT]int // bytes of shared memory asked for
 	modules   []cu.Module
+}
+
+// Backend is one device, or one and others that hold a share of the experts (spread.go), with their contexts, kernels and
+// memory. Safe for use by several goroutines; work is done in order.
+type Backend struct {
+	*device // runs everything but the experts of the others
+	far     []*device
+	direct  bool    // the others read and write the first one's memory
+	current *device // whose context the thread has
+	options Options
+	work    chan func()
 
 	mu     sync.Mutex
 	lost   error
@@ -163,7 +180,7 @@ type Backend struct {
 	closed bool
 }
 
-// Open takes a device into use. The caller closes it after everything that it loaded.
+// Open takes a device into use, and those that the options name beside it. The caller closes it after everything that it loaded.
 func Open(ordinal int, o Options) (*Backend, error) {
 	if o.Watchdog == 0 {
 		o.Watchdog = time.Minute
@@ -179,10 +196,20 @@ func Open(ordinal int, o Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ordinal < 0 || ordinal >= len(infos) {
-		return nil, fmt.Errorf("cuda: device %d of %d: %w", ordinal, len(infos), ErrNoDevice)
+	b := &Backend{options: o, work: make(chan func())}
+	for i, n := range append([]int{ordinal}, o.Beside...) {
+		if n < 0 || n >= len(infos) {
+			return nil, fmt.Errorf("cuda: device %d of %d: %w", n, len(infos), ErrNoDevice)
+		}
+		if i > 0 && (n == ordinal || slices.Contains(o.Beside[:i-1], n)) {
+			return nil, fmt.Errorf("cuda: device %d is named twice", n)
+		}
+		if d := (&device{info: infos[n]}); i == 0 {
+			b.device = d
+		} else {
+			b.far = append(b.far, d)
+		}
 	}
-	b := &Backend{info: infos[ordinal], options: o, work: make(chan func())}
 	go b.loop()
 	if err := b.do("opening", loadLimit, b.open); err != nil {
 		return nil, errors.Join(err, b.Close())
@@ -208,7 +235,7 @@ func (b *Backend) do(what string, limit time.Duration, f func() error) error {
 	defer watchdog.Stop()
 	done := make(chan error, 1)
 	select {
-	case b.work <- func() { done <- f() }:
+	case b.work <- func() { done <- b.first(f) }:
 	case <-watchdog.C:
 		return b.lose(fmt.Errorf("cuda: %s: waited %v for the device: %w", what, limit, ErrLost))
 	}
@@ -246,17 +273,49 @@ func (b *Backend) lose(err error) error {
 	return err
 }
 
+// devices are all devices, the first one first.
+func (b *Backend) devices() []*device { return append([]*device{b.device}, b.far...) }
+
+// use makes a device's context the thread's.
+func (b *Backend) use(d *device) error {
+	if b.current == d || d.context == (cu.CUContext{}) {
+		return nil
+	}
+	if err := call("cuCtxSetCurrent", func() error { return cu.SetCurrentContext(d.context) }); err != nil {
+		return err
+	}
+	b.current = d
+	return nil
+}
+
+// first calls f with the context of the first device, whatever was current before.
+func (b *Backend) first(f func() error) error {
+	if err := b.use(b.device); err != nil {
+		return err
+	}
+	return f()
+}
+
 func (b *Backend) open() error {
-	var context cu.CUContext
-	if err := call("cuDevicePrimaryCtxRetain", func() (err error) { context, err = cu.Device(b.info.Ordinal).RetainPrimaryCtx(); return }); err != nil {
+	for _, d := range b.devices() {
+		if err := call("cuDevicePrimaryCtxRetain", func() (err error) { d.context, err = cu.Device(d.info.Ordinal).RetainPrimaryCtx(); return }); err != nil {
+			return err
+		}
+		if err := b.use(d); err != nil {
+			return err
+		}
+		if err := d.open(b.options.Plain); err != nil {
+			return err
+		}
+	}
+	return b.link()
+}
+
+func (d *device) open(plain bool) error {
+	if err := call("cuStreamCreate", func() (err error) { d.stream, err = cu.MakeStream(cu.NonBlocking); return }); err != nil {
 		return err
 	}
-	if err := call("cuCtxSetCurrent", func() error { return cu.SetCurrentContext(context) }); err != nil {
-		return err
-	}
-	if err := call("cuStreamCreate", func() (err error) { b.stream, err = cu.MakeStream(cu.NonBlocking); return }); err != nil {
-		return err
-	}
+	var unfit error // of modules with fast kernels only, which may hold nothing that this device runs
 	files, err := images.ReadDir("kernels")
 	if err != nil {
 		return fmt.Errorf("reading kernels: %w", err)
@@ -268,28 +327,33 @@ func (b *Backend) open() error {
 		}
 		var m cu.Module
 		if err := call("cuModuleLoadData", func() (err error) { m, err = cu.LoadData(string(image)); return }); err != nil {
-			return fmt.Errorf("%s on compute capability %d.%d: %w", f.Name(), b.info.Major, b.info.Minor, err)
+			err = fmt.Errorf("%s on compute capability %d.%d: %w", f.Name(), d.info.Major, d.info.Minor, err)
+			if e := (*Error)(nil); !errors.As(err, &e) || !slices.Contains([]int{noBinary, invalidPTX, unknownPTX}, e.Code) {
+				return err
+			}
+			unfit = errors.Join(unfit, err)
+			continue
 		}
-		b.modules = append(b.modules, m)
+		d.modules = append(d.modules, m)
 	}
-	if !b.options.Plain {
-		b.fast = C.COVEY_FAST_PRODUCTS | C.COVEY_FAST_EXPERTS | C.COVEY_FAST_ATTENTION
+	if !plain {
+		d.fast = C.COVEY_FAST_PRODUCTS | C.COVEY_FAST_EXPERTS | C.COVEY_FAST_ATTENTION
 	}
-	for k := range b.functions {
-		b.functions[k], err = b.function(C.GoString(C.covey_kernel_name(C.int32_t(k))))
+	for k := range d.functions {
+		d.functions[k], err = d.function(C.GoString(C.covey_kernel_name(C.int32_t(k))))
 		if e := (*Error)(nil); k >= C.COVEY_PLAIN_COUNT && errors.As(err, &e) && e.Code == notFound {
-			b.fast &^= C.covey_kernel_family(C.int32_t(k)) // not made for this device
+			d.fast &^= C.covey_kernel_family(C.int32_t(k)) // not made for this device
 		} else if err != nil {
-			return err
+			return errors.Join(err, unfit)
 		}
 	}
 	return nil
 }
 
 // function finds a kernel in one of the modules.
-func (b *Backend) function(name string) (C.CUfunction, error) {
-	var err error
-	for _, m := range b.modules {
+func (d *device) function(name string) (C.CUfunction, error) {
+	err := error(&Error{Call: "cuModuleGetFunction", Code: notFound, Text: "no module"})
+	for _, m := range d.modules {
 		var f cu.Function
 		if err = call("cuModuleGetFunction", func() (err error) { f, err = m.Function(name); return }); err == nil {
 			return functionOf(f), nil
@@ -303,9 +367,15 @@ func (b *Backend) function(name string) (C.CUfunction, error) {
 }
 
 // Name is what reports call the backend.
-func (b *Backend) Name() string { return fmt.Sprintf("cuda:%d", b.info.Ordinal) }
+func (b *Backend) Name() string {
+	name := fmt.Sprintf("cuda:%d", b.info.Ordinal)
+	for _, d := range b.far {
+		name += fmt.Sprintf(",cuda:%d", d.info.Ordinal)
+	}
+	return name
+}
 
-// Info describes the device.
+// Info describes the first device.
 func (b *Backend) Info() Info { return b.info }
 
 // Close gives the device back; close runners first. A lost device's memory is left to the end of the process.
@@ -321,13 +391,22 @@ func (b *Backend) Close() error {
 	if lost == nil {
 		err = b.do("closing", b.options.Watchdog, func() error {
 			var errs []error
-			for _, m := range b.modules {
-				errs = append(errs, call("cuModuleUnload", m.Unload))
+			for _, d := range b.devices() {
+				if d.context == (cu.CUContext{}) {
+					continue // opening failed before it
+				}
+				errs = append(errs, b.use(d))
+				for _, m := range d.modules {
+					errs = append(errs, call("cuModuleUnload", m.Unload))
+				}
+				if d.event != (cu.Event{}) {
+					errs = append(errs, call("cuEventDestroy", func() error { return cu.DestroyEvent(&d.event) }))
+				}
+				if d.stream != (cu.Stream{}) {
+					errs = append(errs, call("cuStreamDestroy", d.stream.Destroy))
+				}
+				errs = append(errs, call("cuDevicePrimaryCtxRelease", cu.Device(d.info.Ordinal).ReleasePrimaryCtx))
 			}
-			if b.stream != (cu.Stream{}) {
-				errs = append(errs, call("cuStreamDestroy", b.stream.Destroy))
-			}
-			errs = append(errs, call("cuDevicePrimaryCtxRelease", cu.Device(b.info.Ordinal).ReleasePrimaryCtx))
 			return errors.Join(errs...)
 		})
 	}

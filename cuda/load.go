@@ -33,6 +33,9 @@ type loader struct {
 	vocab   int64         // rows of the embedding
 	angles  []C.covey_angles
 	scratch C.covey_scratch
+
+	places []int // of the experts of the operation in hand: numbers of devices; nil = all are here
+	number int   // this device's
 }
 
 // mirror is a piece of host memory and its place on the device.
@@ -44,7 +47,7 @@ type mirror struct {
 // stageBytes bounds a copy: weights pass through pinned memory in pieces of whole tiles.
 const stageBytes = 16 << 20
 
-func (l *loader) run() ([]C.canon_op, error) {
+func (l *loader) run(places [][]int) ([]C.canon_op, error) {
 	var err error
 	if l.stage, err = l.memory.pin("upload", stageBytes); err != nil {
 		return nil, err
@@ -78,6 +81,9 @@ func (l *loader) run() ([]C.canon_op, error) {
 	ops := make([]C.canon_op, l.image.OpCount)
 	copy(ops, unsafe.Slice((*C.canon_op)(l.image.Ops), l.image.OpCount))
 	for i := range ops {
+		if ops[i].kind == C.CANON_OP_FFN && ops[i].table != nil && places != nil {
+			l.places, places = places[0], places[1:]
+		}
 		if err := l.op(&ops[i]); err != nil {
 			return nil, fmt.Errorf("%s: %w", l.image.Labels[ops[i].label], err)
 		}
@@ -286,7 +292,11 @@ func (l *loader) table(op *C.canon_op) error {
 	experts := unsafe.Slice((*unsafe.Pointer)(unsafe.Pointer(op.table)), int(op.i[0]))
 	places := make([]C.CUdeviceptr, len(experts))
 	for id, block := range experts {
-		if block == nil {
+		if block == nil && l.number == 0 {
+			continue // the first device says that it is missing
+		}
+		if block == nil || l.places != nil && l.places[id] != l.number {
+			places[id] = elsewhere
 			continue
 		}
 		var err error

@@ -21,7 +21,7 @@ const measureBytes = 256 << 20
 func (b *Backend) Measure() (Bandwidth, error) {
 	var w Bandwidth
 	err := b.do("measuring", b.options.Watchdog, func() (err error) {
-		m := memory{b: b}
+		m := memory{b: b, d: b.device}
 		defer func() { err = errors.Join(err, m.release()) }()
 		host, err := m.pin("measurement", measureBytes)
 		if err != nil {

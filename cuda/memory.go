@@ -20,9 +20,10 @@ import (
 const chunkBytes = 64 << 20
 
 // memory is what one runner holds of a device, and of pinned host memory: taken at load, given back together. Owned by the
-// device's thread.
+// backend's thread.
 type memory struct {
 	b         *Backend
+	d         *device
 	free, end cu.DevicePtr
 	chunks    []cu.DevicePtr
 	pinned    []unsafe.Pointer
@@ -38,8 +39,11 @@ func (m *memory) take(line string, n int64) (C.CUdeviceptr, error) {
 			size = chunkBytes
 		}
 		var p cu.DevicePtr
+		if err := m.b.use(m.d); err != nil {
+			return 0, err
+		}
 		if err := call("cuMemAlloc", func() (err error) { p, err = cu.MemAlloc(size); return }); err != nil {
-			return 0, m.b.noMemory(line, n, err)
+			return 0, m.noMemory(line, n, err)
 		}
 		m.chunks = append(m.chunks, p)
 		if size == n {
@@ -65,13 +69,13 @@ func (m *memory) pin(line string, n int64) (unsafe.Pointer, error) {
 }
 
 func (m *memory) book(line string, n int64) {
-	m.booked = append(m.booked, Ledger{line, n})
-	m.b.book(line, n)
+	m.booked = append(m.booked, Ledger{m.d.info.Ordinal, line, n})
+	m.b.book(m.d.info.Ordinal, line, n)
 }
 
 // release gives everything back and returns what failed.
 func (m *memory) release() error {
-	var errs []error
+	errs := []error{m.b.use(m.d)}
 	for _, p := range m.chunks {
 		errs = append(errs, call("cuMemFree", func() error { return cu.MemFree(p) }))
 	}
@@ -79,18 +83,18 @@ func (m *memory) release() error {
 		errs = append(errs, call("cuMemFreeHost", func() error { return cu.MemFreeHost(p) }))
 	}
 	for _, l := range m.booked {
-		m.b.book(l.Line, -l.Bytes)
+		m.b.book(l.Device, l.Line, -l.Bytes)
 	}
-	*m = memory{b: m.b}
+	*m = memory{b: m.b, d: m.d}
 	return errors.Join(errs...)
 }
 
-func (b *Backend) book(line string, n int64) {
+func (b *Backend) book(device int, line string, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	at := slices.IndexFunc(b.ledger, func(l Ledger) bool { return l.Line == line })
+	at := slices.IndexFunc(b.ledger, func(l Ledger) bool { return l.Device == device && l.Line == line })
 	if at < 0 {
-		b.ledger = append(b.ledger, Ledger{Line: line})
+		b.ledger = append(b.ledger, Ledger{Device: device, Line: line})
 		at = len(b.ledger) - 1
 	}
 	if b.ledger[at].Bytes += n; b.ledger[at].Bytes == 0 {
@@ -98,7 +102,7 @@ func (b *Backend) book(line string, n int64) {
 	}
 }
 
-// Ledger lists what the device's memory holds, in the order of first use.
+// Ledger lists what the devices' memory holds, in the order of first use.
 func (b *Backend) Ledger() []Ledger {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -106,15 +110,17 @@ func (b *Backend) Ledger() []Ledger {
 }
 
 // noMemory says which line of the book did not fit, beside what.
-func (b *Backend) noMemory(line string, n int64, err error) error {
+func (m *memory) noMemory(line string, n int64, err error) error {
 	var e *Error
 	if !errors.As(err, &e) || e.Code != 2 {
 		return fmt.Errorf("%s: %w", line, err)
 	}
 	text := ""
-	for _, l := range b.Ledger() {
-		text += fmt.Sprintf(", %s %d MB", l.Line, l.Bytes>>20)
+	for _, l := range m.b.Ledger() {
+		if l.Device == m.d.info.Ordinal {
+			text += fmt.Sprintf(", %s %d MB", l.Line, l.Bytes>>20)
+		}
 	}
 	return fmt.Errorf("%w: %s wants %d MB more; device %d (%s) has %d MB%s: lower the context or the KV cache, or take a smaller model: %w",
-		ErrMemory, line, n>>20, b.info.Ordinal, b.info.Name, b.info.Memory>>20, text, err)
+		ErrMemory, line, n>>20, m.d.info.Ordinal, m.d.info.Name, m.d.info.Memory>>20, text, err)
 }

@@ -76,6 +76,16 @@ func TestModelsEqualTheCPU(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s/kv=%s", e.Name(), o.KV), func(t *testing.T) {
 				want := hashes(t, dir, o, 1, 32)
+				for _, way := range several(t) {
+					if !realDevice() && e.Name() != "glm4_moe" {
+						break
+					}
+					on := o
+					on.Backend = open(t, way)
+					if got := hashes(t, dir, on, 5, 7); !slices.Equal(got, want) {
+						t.Errorf("%+v: hashes %.8s, the CPU's are %.8s", way, got, want)
+					}
+				}
 				for _, way := range []struct {
 					batch, chunk int
 					launches     bool

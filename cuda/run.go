@@ -35,7 +35,11 @@ type runner struct {
 	step  unsafe.Pointer // pinned: covey_program and the step's arrays, sent as one piece
 	state C.CUdeviceptr  // the same on the device
 	at    stepOffsets
-	size  int64
+	sent  int64 // bytes of it that the first device gets
+	size  int64 // the other devices' programs lie behind
+
+	shares []*share // of the other devices
+	bounce bounce
 
 	choices C.CUdeviceptr  // ids and weights of the running step, packed for its bucket
 	results unsafe.Pointer // pinned
@@ -107,6 +111,10 @@ func (r *runner) Close() error {
 			errs = append(errs, p.free())
 		}
 		r.plans = nil
+		for _, s := range r.shares {
+			errs = append(errs, s.memory.release())
+		}
+		r.shares = nil
 		return errors.Join(append(errs, r.memory.release())...)
 	})
 }
@@ -140,6 +148,10 @@ func (r *runner) fill(s *canon.Step) (rows, logits, blocks int) {
 		}
 	}
 	*(*C.covey_program)(r.step) = r.program
+	for _, far := range r.shares {
+		far.program.step.rows, far.program.step.logit_rows = st.rows, st.logit_rows
+		*(*C.covey_program)(unsafe.Add(r.step, far.at)) = far.program
+	}
 	for _, p := range s.Positions {
 		blocks = max(blocks, int(p)/C.CANON_BLOCK+1)
 	}
@@ -169,26 +181,28 @@ func (r *runner) run(bucket C.covey_bucket, graph bool) error {
 		err = r.submit(p)
 	}
 	// What was submitted before a failure runs on; nothing may touch its memory until it has ended.
+	if err != nil {
+		err = errors.Join(err, r.settle())
+	}
 	return errors.Join(err, call("cuStreamSynchronize", r.b.stream.Synchronize))
 }
 
 // submit puts a step's upload, launches and downloads into the stream.
 func (r *runner) submit(p *plan) error {
 	stream := r.b.stream
-	if err := call("cuMemcpyHtoDAsync", func() error { return cu.MemcpyHtoDAsync(cu.DevicePtr(r.state), r.step, r.size, stream) }); err != nil {
+	if err := call("cuMemcpyHtoDAsync", func() error { return cu.MemcpyHtoDAsync(cu.DevicePtr(r.state), r.step, r.sent, stream) }); err != nil {
 		return err
 	}
-	var at C.int32_t
-	if code := C.covey_launch_all(p.launches, p.n, &r.b.functions[0], r.state, streamOf(stream), &at); code != 0 {
-		l := &p.at()[at]
-		e := failure("cuLaunchKernel of "+C.GoString(C.covey_kernel_name(l.kernel))+" for "+r.image.Labels[l.op.label], int(code))
-		e.Injected = code == C.CUDA_ERROR_OPERATING_SYSTEM
-		return e
+	if err := r.begin(); err != nil {
+		return err
+	}
+	for i := range p.segments {
+		if err := r.segment(&p.segments[i]); err != nil {
+			return err
+		}
 	}
 	for _, d := range p.copies {
-		if err := call("cuMemcpyDtoHAsync", func() error {
-			return cu.MemcpyDtoHAsync(unsafe.Add(r.results, d.at), cu.DevicePtr(d.from), d.size, stream)
-		}); err != nil {
+		if err := call("cuMemcpyDtoHAsync", func() error { return cu.MemcpyDtoHAsync(d.to, cu.DevicePtr(d.from), d.size, stream) }); err != nil {
 			return err
 		}
 	}

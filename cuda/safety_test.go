@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -47,6 +48,13 @@ func small(t testing.TB) *rig {
 
 // Whichever driver call fails, an answer is the same or ends with an error that names the call, and nothing is left behind.
 func TestEveryDriverCallMayFail(t *testing.T) {
+	everyCallMayFail(t, Options{}, 1)
+	for _, o := range several(t) { // every 11th: what is repeated for each device and layer is the same code
+		t.Run(fmt.Sprintf("beside %v, bounce %v", o.Beside, o.Bounce), func(t *testing.T) { everyCallMayFail(t, o, 11) })
+	}
+}
+
+func everyCallMayFail(t *testing.T, o Options, stride int64) {
 	g := small(t)
 	steps := []*canon.Step{g.step(0, 3, 2), g.step(3, 1, 2), g.step(4, 1, 2), g.step(5, 1, 2)}
 	host := must(canon.CPU.Load(g.p))
@@ -55,7 +63,7 @@ func TestEveryDriverCallMayFail(t *testing.T) {
 		want = append(want, g.outcome(s, host.Run(s)))
 	}
 	answer := func() (err error) {
-		b, err := Open(0, Options{})
+		b, err := Open(0, o)
 		if err != nil {
 			return err
 		}
@@ -83,7 +91,7 @@ func TestEveryDriverCallMayFail(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls, same := Calls()-before, 0
-	for n := int64(1); n <= calls; n++ {
+	for n := int64(1); n <= calls; n += stride {
 		FailAfter(n)
 		err := answer()
 		var e *Error

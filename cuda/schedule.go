@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"unsafe"
 
 	"covey/engine/canon"
@@ -34,18 +35,28 @@ const sharedDefault = 48 << 10
 
 // plan is what a step of one bucket does.
 type plan struct {
-	launches  *C.covey_launch // [n], C memory
-	n         C.int32_t
+	launches             // of the first device
+	far       []launches // of the others
+	segments  []segment
 	copies    []transfer
 	downloads []download
 	used      int
 	graph     C.CUgraphExec
 }
 
-// transfer is one copy of results to offset at of pinned memory.
+// launches is a list in C memory.
+type launches struct {
+	from *C.covey_launch // [n]
+	n    C.int32_t
+}
+
+func (l launches) at() []C.covey_launch { return unsafe.Slice(l.from, int(l.n)) }
+
+// transfer is one copy to pinned memory.
 type transfer struct {
-	from     C.CUdeviceptr
-	at, size int64
+	from C.CUdeviceptr
+	to   unsafe.Pointer
+	size int64
 }
 
 // download says where in pinned memory a result lies, in rows as the host has them.
@@ -54,11 +65,11 @@ type download struct {
 	at    int64
 }
 
-func (p *plan) at() []C.covey_launch { return unsafe.Slice(p.launches, int(p.n)) }
-
 func (p *plan) free() error {
-	C.free(unsafe.Pointer(p.launches))
-	p.launches = nil
+	for _, l := range append(p.far, p.launches) {
+		C.free(unsafe.Pointer(l.from))
+	}
+	p.launches, p.far = launches{}, nil
 	if p.graph == nil {
 		return nil
 	}
@@ -99,9 +110,9 @@ func (r *runner) plan(bucket C.covey_bucket) (*plan, error) {
 		p.downloads = append(p.downloads, download{a, faults + packed})
 		packed += int64(bucket.rows) * a.Width
 	}
-	p.copies = append(p.copies, transfer{r.state + C.CUdeviceptr(r.at.faults), 0, int64(bucket.rows) * 8})
+	p.copies = append(p.copies, transfer{r.state + C.CUdeviceptr(r.at.faults), r.results, int64(bucket.rows) * 8})
 	if packed > 0 {
-		p.copies = append(p.copies, transfer{r.choices, faults, packed})
+		p.copies = append(p.copies, transfer{r.choices, unsafe.Add(r.results, faults), packed})
 	}
 	at := faults + packed
 	for _, a := range r.image.Kept {
@@ -116,60 +127,77 @@ func (r *runner) plan(bucket C.covey_bucket) (*plan, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.copies = append(p.copies, transfer{from, at, rows * a.Stride})
+		p.copies = append(p.copies, transfer{from, unsafe.Add(r.results, at), rows * a.Stride})
 		p.downloads = append(p.downloads, download{a, at})
 		at += rows * a.Stride
 	}
 
-	var launches []C.covey_launch
-	if r.angles > 0 {
-		launches = append(launches, C.covey_launch{kernel: C.COVEY_K_angles_table, grid: [3]C.uint32_t{C.uint32_t(bucket.rows), C.uint32_t(r.angles), 1}, threads: 64})
-	}
-	var out [C.COVEY_MOST_LAUNCHES]C.covey_launch
-	for i := range r.ops {
-		op := r.ops[i]
-		if op.kind == C.CANON_OP_ROUTER || op.kind == C.CANON_OP_FFN {
+	ops := slices.Clone(r.ops)
+	for i := range ops {
+		if op := &ops[i]; op.kind == C.CANON_OP_ROUTER || op.kind == C.CANON_OP_FFN {
 			op.ids, op.weights = (*C.int32_t)(address(places[unsafe.Pointer(op.ids)])), (*C.float)(address(places[unsafe.Pointer(op.weights)]))
 		}
-		n := C.covey_plan(&op, &bucket, &out[0])
-		if n < 0 {
-			return nil, fmt.Errorf("%s: operation %d: %w", r.image.Labels[op.label], op.kind, ErrUnsupported)
-		}
-		for _, l := range out[:n] {
-			if l.grid[0] > 0 && l.grid[1] > 0 && l.grid[2] > 0 { // a step without logit rows has none of their launches
-				launches = append(launches, l)
-			}
-		}
 	}
-	size := C.size_t(len(launches)) * C.size_t(unsafe.Sizeof(C.covey_launch{}))
-	p.launches = (*C.covey_launch)(C.malloc(size))
-	if p.launches == nil {
-		return nil, errors.New("out of memory for the launches of a step")
+	var err error
+	if p.launches, err = launchesOf(ops, &bucket, r.b.device, r.image, r.table(bucket)...); err == nil {
+		err = r.b.shared(p.at())
 	}
-	p.n = C.int32_t(len(launches))
-	copy(p.at(), launches)
-	if err := r.b.shared(p.at()); err != nil {
+	if err == nil {
+		err = r.segments(p, bucket, places)
+	}
+	if err != nil {
 		return nil, errors.Join(err, p.free())
 	}
 	r.plans[bucket] = p
 	return p, nil
 }
 
+// table is the launch that makes a step's angles, if it needs any.
+func (r *runner) table(bucket C.covey_bucket) []C.covey_launch {
+	if r.angles == 0 {
+		return nil
+	}
+	return []C.covey_launch{{kernel: C.COVEY_K_angles_table, grid: [3]C.uint32_t{C.uint32_t(bucket.rows), C.uint32_t(r.angles), 1}, threads: 64}}
+}
+
+// launchesOf plans operations on a device, behind other launches.
+func launchesOf(ops []C.canon_op, bucket *C.covey_bucket, d *device, image *canon.Image, before ...C.covey_launch) (launches, error) {
+	all := before
+	var out [C.COVEY_MOST_LAUNCHES]C.covey_launch
+	for i := range ops {
+		n := C.covey_plan(&ops[i], bucket, &out[0])
+		if n < 0 {
+			return launches{}, fmt.Errorf("%s: operation %d: %w", image.Labels[ops[i].label], ops[i].kind, ErrUnsupported)
+		}
+		for _, l := range out[:n] {
+			if l.grid[0] > 0 && l.grid[1] > 0 && l.grid[2] > 0 { // a step without logit rows has none of their launches
+				all = append(all, l)
+			}
+		}
+	}
+	l := launches{(*C.covey_launch)(C.malloc(C.size_t(len(all)) * C.sizeof_covey_launch)), C.int32_t(len(all))}
+	if l.from == nil {
+		return launches{}, errors.New("out of memory for the launches of a step")
+	}
+	copy(l.at(), all)
+	return l, nil
+}
+
 // shared asks for the shared memory of launches that need more than a block has by itself.
-func (b *Backend) shared(launches []C.covey_launch) error {
+func (d *device) shared(launches []C.covey_launch) error {
 	for i := range launches {
 		l := &launches[i]
 		n := int(l.shared)
-		if n <= max(sharedDefault, b.granted[l.kernel]) {
+		if n <= max(sharedDefault, d.granted[l.kernel]) {
 			continue
 		}
-		if n > b.info.SharedMemoryBlock {
-			return fmt.Errorf("kernel %s wants %d bytes of shared memory, a block of device %d has %d: %w", C.GoString(C.covey_kernel_name(l.kernel)), n, b.info.Ordinal, b.info.SharedMemoryBlock, ErrUnsupported)
+		if n > d.info.SharedMemoryBlock {
+			return fmt.Errorf("kernel %s wants %d bytes of shared memory, a block of device %d has %d: %w", C.GoString(C.covey_kernel_name(l.kernel)), n, d.info.Ordinal, d.info.SharedMemoryBlock, ErrUnsupported)
 		}
-		if err := result("cuFuncSetAttribute", func() C.CUresult { return C.covey_shared_limit(b.functions[l.kernel], C.int(n)) }); err != nil {
+		if err := result("cuFuncSetAttribute", func() C.CUresult { return C.covey_shared_limit(d.functions[l.kernel], C.int(n)) }); err != nil {
 			return err
 		}
-		b.granted[l.kernel] = n
+		d.granted[l.kernel] = n
 	}
 	return nil
 }
@@ -180,7 +208,7 @@ func (b *Backend) Load(p *canon.Program) (canon.Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{b: b, p: p, image: image, memory: memory{b: b}, plans: map[C.covey_bucket]*plan{}}
+	r := &runner{b: b, p: p, image: image, memory: memory{b: b, d: b.device}, plans: map[C.covey_bucket]*plan{}}
 	if err := b.do("loading", loadLimit, r.load); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
@@ -189,15 +217,19 @@ func (b *Backend) Load(p *canon.Program) (canon.Runner, error) {
 
 func (r *runner) load() error {
 	l := &loader{memory: &r.memory, image: r.image, seen: map[unsafe.Pointer]C.CUdeviceptr{}}
+	var places [][]int
+	if len(r.b.far) > 0 {
+		places = r.placement()
+	}
 	var err error
-	if r.ops, err = l.run(); err != nil {
+	if r.ops, err = l.run(places); err != nil {
 		return err
 	}
 	r.blocks, r.caches = l.blocks, l.caches
 	for i := range r.ops {
 		r.recurrent = r.recurrent || r.ops[i].kind == C.CANON_OP_DELTA || r.ops[i].kind == C.CANON_OP_POOL
 	}
-	if err := r.allocate(l); err != nil {
+	if err := r.allocate(l, places); err != nil {
 		return err
 	}
 	// What has no kernel is said now, not at the first step.
@@ -210,32 +242,54 @@ func (r *runner) load() error {
 	return nil
 }
 
-// allocate sizes scratch, the step's arrays and the results for the largest step.
-func (r *runner) allocate(l *loader) error {
-	lim, s := r.image.Limits, &l.scratch
+// floats returns scratch memory; nil for none.
+func (m *memory) floats(n C.int64_t) (*C.float, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	at, err := m.take("scratch", int64(n)*4)
+	return (*C.float)(address(at)), err
+}
+
+// program returns a program with the scratch that its products and experts need.
+func (m *memory) program(s *C.covey_scratch) (C.covey_program, error) {
 	var err error
-	take := func(n int64) unsafe.Pointer {
-		if err != nil || n == 0 {
-			return nil
+	floats := func(n C.int64_t) (at *C.float) {
+		if err == nil {
+			at, err = m.floats(n)
 		}
-		var at C.CUdeviceptr
-		at, err = r.memory.take("scratch", n)
-		return address(at)
+		return at
 	}
-	floats := func(n C.int64_t) *C.float { return (*C.float)(take(int64(n) * 4)) }
-	ints := func(n C.int64_t) *C.int32_t { return (*C.int32_t)(take(int64(n) * 4)) }
+	ints := func(n C.int64_t) *C.int32_t { return (*C.int32_t)(unsafe.Pointer(floats(n))) }
 	codes := func(n, groups C.int64_t) C.covey_codes {
-		return C.covey_codes{q: (*C.int8_t)(take(int64(n))), scale: floats(groups), sum: ints(groups)}
+		return C.covey_codes{q: (*C.int8_t)(unsafe.Pointer(floats((n + 3) / 4))), scale: floats(groups), sum: ints(groups)}
 	}
-	p := &r.program
-	p.codes = codes(s.codes, s.groups)
+	p := C.covey_program{codes: codes(s.codes, s.groups)}
 	for i := range p.inner {
 		p.inner[i] = codes(s.inner_codes[i], s.inner_groups[i])
 		p.inner_float[i] = floats(s.inner[i])
 	}
 	p.routed_out = floats(s.routed)
 	p.item_n, p.order_row, p.order_slot = ints(1), ints(s.slots), ints(s.slots)
-	p.items = (*C.covey_item)(take(int64(s.experts) * int64(unsafe.Sizeof(C.covey_item{}))))
+	p.items = (*C.covey_item)(unsafe.Pointer(floats(s.experts * C.sizeof_covey_item / 4)))
+	return p, err
+}
+
+// allocate sizes scratch, the step's arrays and the results for the largest step.
+func (r *runner) allocate(l *loader, places [][]int) error {
+	lim, s := r.image.Limits, &l.scratch
+	program, err := r.memory.program(s)
+	if err != nil {
+		return err
+	}
+	floats := func(n C.int64_t) (at *C.float) {
+		if err == nil {
+			at, err = r.memory.floats(n)
+		}
+		return at
+	}
+	p := &r.program
+	*p = program
 	blocks := int64(s.partial_blocks)
 	if row := blocks * int64(s.partial_row) * 4; row > 0 {
 		r.split = int(min(partialBytes/row, C.COVEY_SPLIT_ROWS, int64(lim.Rows)))
@@ -269,10 +323,14 @@ func (r *runner) allocate(l *loader) error {
 	if err != nil {
 		return err
 	}
-	if r.state, err = r.memory.take("scratch", r.size); err != nil {
+	r.sent = r.size
+	if r.state, err = r.memory.take("scratch", r.sent); err != nil {
 		return err
 	}
 	if r.choices, err = r.memory.take("scratch", choices); err != nil {
+		return err
+	}
+	if err := r.spread(l, places); err != nil {
 		return err
 	}
 	if r.step, err = r.memory.pin("step", r.size); err != nil {

@@ -16,7 +16,7 @@ type checkCmd struct {
 type checkOracleCmd struct {
 	Dir         string `arg:"" help:"Folder with config.json, model.safetensors and oracle.safetensors."`
 	Activations string `local:"" help:"f32 (weights dequantised) or int8." enum:"f32,int8" default:"f32"`
-	Device      string `local:"" help:"cpu, cuda (the first CUDA device) or cuda:N." default:"cpu" placeholder:"NAME"`
+	Device      string `local:"" help:"cpu, cuda (the first CUDA device), cuda:N or several (cuda:0,cuda:1)." default:"cpu" placeholder:"NAME"`
 	JSON        bool   `name:"json" help:"Print one JSON object."`
 }
 

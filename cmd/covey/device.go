@@ -16,18 +16,22 @@ func openDevice(name string) (canon.Backend, error) {
 	if name == "" || name == "cpu" {
 		return canon.CPU, nil
 	}
-	kind, number, numbered := strings.Cut(name, ":")
-	n := 0
-	if numbered {
-		var err error
-		if n, err = strconv.Atoi(number); err != nil {
-			kind = ""
+	var ordinals []int
+	for part := range strings.SplitSeq(name, ",") {
+		kind, number, numbered := strings.Cut(part, ":")
+		n := 0
+		if numbered {
+			var err error
+			if n, err = strconv.Atoi(number); err != nil {
+				kind = ""
+			}
 		}
+		if kind != "cuda" {
+			return nil, &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: fmt.Sprintf("device %q is not known", name), Hint: "give cpu, cuda, cuda:N or several: cuda:0,cuda:1"}
+		}
+		ordinals = append(ordinals, n)
 	}
-	if kind != "cuda" {
-		return nil, &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: fmt.Sprintf("device %q is not known", name), Hint: "give cpu, cuda or cuda:N"}
-	}
-	b, err := cuda.Open(n, cuda.Options{})
+	b, err := cuda.Open(ordinals[0], cuda.Options{Beside: ordinals[1:]})
 	if err != nil {
 		return nil, &daemon.Error{Kind: daemon.KindEnvironment, Code: "device", Message: "opening device " + name, Hint: "covey doctor lists the devices; --device cpu runs without one", Err: err}
 	}

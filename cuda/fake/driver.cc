@@ -145,15 +145,17 @@ static void run_kernel(kernel k, const uint32_t *grid, uint32_t threads, uint32_
 // ---- state -------------------------------------------------------------------------------------------------------------
 
 static std::recursive_mutex mu;
-static std::map<uintptr_t, size_t> allocations;          // address -> bytes, all devices
-static size_t in_use, host_in_use;
+struct allocation { size_t bytes; int context; };
+static std::map<uintptr_t, allocation> allocations;      // by address, all devices
+static size_t in_use[16], host_in_use;                   // by context
 static std::map<void *, size_t> pinned;
 static thread_local int context;                         // device + 1; 0 = none
 
 struct graph { std::vector<std::function<result()>> calls; };
-struct stream { graph *capture; };
-struct event { double at; };
-struct function { kernel k; int shared; char name[64]; };
+struct stream { graph *capture; int context; };
+struct event { graph *capture; };                        // of the stream that it was recorded in
+struct function { kernel k; int shared, context; char name[64]; };
+static std::map<graph *, std::vector<stream *>> joined;  // streams that a capture has drawn in
 
 static long setting(const char *name, long absent) { const char *v = getenv(name); return v ? atol(v) : absent; }
 static int devices() { return (int)setting("COVEY_FAKE_DEVICES", 1); }
@@ -162,10 +164,10 @@ static bool owned(uintptr_t at, size_t n) {
   auto it = allocations.upper_bound(at);
   if (it == allocations.begin()) return false;
   --it;
-  return at >= it->first && at + n <= it->first + it->second;
+  return at >= it->first && at + n <= it->first + it->second.bytes;
 }
 static result submit(stream *s, std::function<result()> call) {
-  if (!context) return INVALID_CONTEXT;
+  if (!context || (s && s->context != context)) return INVALID_CONTEXT;
   if (s && s->capture) { s->capture->calls.push_back(std::move(call)); return OK; }
   return call();
 }
@@ -198,31 +200,31 @@ API cuCtxSynchronize() { return context ? OK : INVALID_CONTEXT; }
 API cuGetErrorName(int code, const char **s) { *s = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_EMULATED"; return OK; }
 API cuGetErrorString(int code, const char **s) { *s = code == OUT_OF_MEMORY ? "out of memory" : "emulated error"; return OK; }
 
-API cuMemGetInfo_v2(size_t *free, size_t *total) { LOCK; if (!context) return INVALID_CONTEXT; *total = memory(); *free = memory() - in_use; return OK; }
+API cuMemGetInfo_v2(size_t *free, size_t *total) { LOCK; if (!context) return INVALID_CONTEXT; *total = memory(); *free = memory() - in_use[context]; return OK; }
 API cuMemAlloc_v2(uintptr_t *p, size_t n) {
   LOCK;
   if (!context) return INVALID_CONTEXT;
   if (n == 0) return INVALID_VALUE;
-  if (in_use + n > memory()) return OUT_OF_MEMORY;
+  if (in_use[context] + n > memory()) return OUT_OF_MEMORY;
   void *m = aligned_alloc(256, (n + 255) / 256 * 256);
   memset(m, 0xcd, n);
   *p = (uintptr_t)m;
-  allocations[*p] = n;
-  in_use += n;
+  allocations[*p] = {n, context};
+  in_use[context] += n;
   return OK;
 }
 API cuMemFree_v2(uintptr_t p) {
   LOCK;
   auto it = allocations.find(p);
-  if (it == allocations.end()) return INVALID_VALUE;
-  in_use -= it->second;
+  if (it == allocations.end() || it->second.context != context) return INVALID_VALUE;
+  in_use[context] -= it->second.bytes;
   free((void *)p);
   allocations.erase(it);
   return OK;
 }
 API cuMemHostAlloc(void **p, size_t n, unsigned) { LOCK; if (!context) return INVALID_CONTEXT; *p = aligned_alloc(256, (n + 255) / 256 * 256); memset(*p, 0xcd, n); pinned[*p] = n; host_in_use += n; return OK; }
 API cuMemFreeHost(void *p) { LOCK; auto it = pinned.find(p); if (it == pinned.end()) return INVALID_VALUE; host_in_use -= it->second; free(p); pinned.erase(it); return OK; }
-API covey_fake_in_use(size_t *device, size_t *host) { LOCK; *device = in_use; *host = host_in_use; return OK; }
+API covey_fake_in_use(size_t *device, size_t *host) { LOCK; *device = 0; for (size_t n : in_use) *device += n; *host = host_in_use; return OK; }
 
 API cuMemcpyHtoDAsync_v2(uintptr_t d, const void *h, size_t n, stream *s) { LOCK; if (!owned(d, n)) return INVALID_VALUE; return submit(s, [=] { memcpy((void *)d, h, n); return OK; }); }
 API cuMemcpyDtoHAsync_v2(void *h, uintptr_t d, size_t n, stream *s) { LOCK; if (!owned(d, n)) return INVALID_VALUE; return submit(s, [=] { memcpy(h, (void *)d, n); return OK; }); }
@@ -242,7 +244,7 @@ API cuModuleGetFunction(function **f, void *, const char *name) {
     k = self ? dlsym(self, name) : 0;
   }
   if (!k) return NOT_FOUND;
-  *f = new function{(kernel)k, 48 << 10, ""};
+  *f = new function{(kernel)k, 48 << 10, context, ""};
   snprintf((*f)->name, sizeof (*f)->name, "%s", name);
   return OK;
 }
@@ -250,7 +252,7 @@ API cuFuncSetAttribute(function *f, int attribute, int v) { if (attribute == 8) 
 API cuFuncGetAttribute(int *v, int, function *) { *v = 0; return OK; }
 API cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, stream *s, void **args, void **) {
   LOCK;
-  if (!f) return INVALID_HANDLE;
+  if (!f || f->context != context) return INVALID_HANDLE;
   if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || !bx || by != 1 || bz != 1 || bx > MOST_THREADS || (int)shared > f->shared) {
     fprintf(stderr, "emulated driver: %s refused: grid %u %u %u, %u threads, %u bytes\n", f->name, gx, gy, gz, bx, shared);
     return LAUNCH_OUT_OF_RESOURCES;
@@ -261,7 +263,7 @@ API cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
   return submit(s, [=] { uint32_t grid[3] = {gx, gy, gz}; run_kernel(k, grid, bx, shared, op, p); return OK; });
 }
 
-API cuStreamCreate(stream **s, unsigned) { if (!context) return INVALID_CONTEXT; *s = new stream{0}; return OK; }
+API cuStreamCreate(stream **s, unsigned) { if (!context) return INVALID_CONTEXT; *s = new stream{0, context}; return OK; }
 API cuStreamDestroy_v2(stream *s) { delete s; return OK; }
 API cuStreamSynchronize(stream *s) {
   if (s && s->capture) return 900;
@@ -270,14 +272,27 @@ API cuStreamSynchronize(stream *s) {
 }
 API cuStreamQuery(stream *) { return OK; }
 API cuStreamBeginCapture_v2(stream *s, int) { s->capture = new graph; return OK; }
-API cuStreamEndCapture(stream *s, graph **g) { *g = s->capture; s->capture = 0; return OK; }
+API cuStreamEndCapture(stream *s, graph **g) {
+  *g = s->capture;
+  for (stream *other : joined[*g]) other->capture = 0;
+  joined.erase(*g);
+  s->capture = 0;
+  return OK;
+}
+// A stream that waits for what a capture records becomes part of the capture.
+API cuStreamWaitEvent(stream *s, event *e, unsigned) {
+  if (e->capture && !s->capture) joined[e->capture].push_back(s);
+  if (e->capture) s->capture = e->capture;
+  return OK;
+}
+API cuCtxEnablePeerAccess(int64_t peer, unsigned) { return context && peer && peer != context ? OK : INVALID_CONTEXT; }
 API cuGraphInstantiateWithFlags(graph **e, graph *g, unsigned long long) { *e = new graph(*g); return OK; }
 API cuGraphLaunch(graph *e, stream *s) { LOCK; return submit(s, [=] { for (auto &c : e->calls) if (result r = c()) return r; return (result)OK; }); }
 API cuGraphExecDestroy(graph *e) { delete e; return OK; }
 API cuGraphDestroy(graph *g) { delete g; return OK; }
 API cuEventCreate(event **e, unsigned) { *e = new event{0}; return OK; }
 API cuEventDestroy_v2(event *e) { delete e; return OK; }
-API cuEventRecord(event *, stream *) { return OK; }
+API cuEventRecord(event *e, stream *s) { e->capture = s->capture; return OK; }
 API cuEventSynchronize(event *) { return OK; }
 API cuEventQuery(event *) { return OK; }
 API cuEventElapsedTime_v2(float *ms, event *, event *) { *ms = 1; return OK; }

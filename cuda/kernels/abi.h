@@ -11,7 +11,7 @@
 // Weights: int4 and int8 with one scale a group and the form's own offset lie as layout.h says ("tiled"); every other form
 // lies as the CPU packs it (engine/canon/packed.h), codes, scales and offsets each at a multiple of 256 bytes. A record is
 // gate, up and down: codes_at and so on are offsets from its start, the pointers are null, and a table holds one record's
-// address an expert, null = not here.
+// address an expert (covey_here).
 #pragma once
 #include "layout.h"
 #include "../../engine/canon/packed.h"
@@ -42,7 +42,7 @@ typedef struct {
   canon_step step;                   // arrays in device memory; bans hold device addresses
   covey_codes codes, inner[2];       // inputs of products; between up and down: [0] shared (a row), [1] routed (a slot)
   float *inner_float[2];             // silu(gate) * up before its quantisation, or where down has a float form
-  float *routed_out;                 // [rows * k, hidden] outputs of routed experts, one row a slot
+  float *routed_out, *routed_far;    // [rows * k, hidden] outputs of routed experts, one row a slot; of those on other devices
   float *partial;                    // attention: [rows, partial_blocks, heads, values + 2]: m, l and o of each block
   int32_t partial_blocks;
   int32_t *item_n, *order_row, *order_slot;  // [1], [rows * k], [rows * k]
@@ -52,6 +52,9 @@ typedef struct {
   int32_t score_stride;
   float *mixed;                      // delta net: [rows, channels] behind the convolution
 } covey_program;
+
+// Whether a table's entry is a record that lies on this device; 1 stands for one on another device, null for none anywhere.
+CANON_FN int32_t covey_here(const void *record) { return (uintptr_t)record > 1; }
 
 // Whether a block of covey_delta holds its state in shared memory.
 CANON_FN int32_t covey_delta_resident(int32_t key, int32_t value) { return (int64_t)key * value <= 24 << 10; }

@@ -15,7 +15,7 @@ COVEY_KERNEL covey_group(COVEY_CONST canon_op op, const covey_program *p) {
   }
   for (int32_t e0 = 0; e0 < experts; e0 += blockDim.x) {     // experts beyond the block's threads come in turns
     int32_t e = e0 + threadIdx.x, n = 0;
-    if (e < experts && op.table[e])
+    if (e < experts && covey_here(op.table[e]))
       for (int32_t s = 0; s < slots; s++) n += op.ids[s] == e;
     __syncthreads();
     count[threadIdx.x] = n;
@@ -91,7 +91,7 @@ static __device__ __forceinline__ void inner_codes(const canon_op &op, const cov
   const canon_matrix &down = routed ? op.routed.down : op.shared.down;
   int32_t slot = blockIdx.x, g = blockIdx.y * (blockDim.x / 32) + threadIdx.x / 32, inner = down.cols;
   if (slot >= rows_of(p, op.dst.logits) * (routed ? op.i[1] : 1) || g >= down.groups) return;
-  if (routed && (op.ids[slot] < 0 || !op.table[op.ids[slot]])) return;
+  if (routed && (op.ids[slot] < 0 || !covey_here(op.table[op.ids[slot]]))) return;
   warp_quantise(p->inner_float[routed] + (int64_t)slot * inner + g * down.group, at_most(inner - g * down.group, down.group), down.group,
                 p->inner[routed].q + ((int64_t)slot * down.groups + g) * down.group, p->inner[routed].scale + (int64_t)slot * down.groups + g,
                 p->inner[routed].sum + (int64_t)slot * down.groups + g);
@@ -141,7 +141,8 @@ COVEY_KERNEL covey_combine(COVEY_CONST canon_op op, const covey_program *p) {
     int64_t slot = (int64_t)row * k + r;
     int32_t id = op.ids[slot];
     if (id < 0 || !op.table[id]) continue;
-    v = canon_fmaf(op.weights[slot], p->routed_out[slot * op.dst.width + i], v);
+    const float *out = covey_here(op.table[id]) ? p->routed_out : p->routed_far;
+    v = canon_fmaf(op.weights[slot], out[slot * op.dst.width + i], v);
   }
   *y = v;
 }
