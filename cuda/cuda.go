@@ -17,6 +17,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"covey/engine/canon"
 )
 
 // Errors that callers test for with errors.Is.
@@ -25,7 +27,7 @@ var (
 	ErrNoDevice    = errors.New("no such CUDA device")
 	ErrMemory      = errors.New("out of device memory")
 	ErrUnsupported = errors.New("no CUDA kernel for an operation of this model")
-	ErrLost        = errors.New("CUDA device lost")
+	ErrLost        = canon.ErrLost
 )
 
 // Error is a driver call that failed.

@@ -330,11 +330,15 @@ func (l *loader) vector(op *C.canon_op) error {
 	if op.kind != C.CANON_OP_ROPE {
 		return nil
 	}
-	if op.weights != nil {
-		return fmt.Errorf("rotation by the length of a sequence (longrope): %w", ErrUnsupported)
+	if op.weights != nil { // the frequencies of long sequences
+		at, err := l.once("weights", unsafe.Pointer(op.weights), n*4)
+		if err != nil {
+			return err
+		}
+		op.weights = (*C.float)(address(at))
 	}
 	for i, a := range l.angles {
-		if a.inv == op.vec && a.factor == op.d {
+		if a.inv == op.vec && a.factor == op.d && a.long_inv == op.weights && a.long_factor == op.long_factor {
 			op.i[4] = C.int32_t(i)
 			return nil
 		}
@@ -342,7 +346,7 @@ func (l *loader) vector(op *C.canon_op) error {
 	if len(l.angles) == C.COVEY_ANGLES {
 		return fmt.Errorf("more than %d kinds of rotary angles: %w", C.COVEY_ANGLES, ErrUnsupported)
 	}
-	a := C.covey_angles{inv: op.vec, rot: op.i[1], factor: op.d}
+	a := C.covey_angles{inv: op.vec, rot: op.i[1], factor: op.d, long_inv: op.weights, long_factor: op.long_factor}
 	for _, to := range []**C.float{&a.cosine, &a.sine} {
 		table, err := l.memory.take("scratch", int64(l.image.Limits.Rows)*int64(a.rot)*2)
 		if err != nil {

@@ -50,7 +50,7 @@ type runner struct {
 }
 
 // stepOffsets say where a step's arrays lie behind covey_program, in bytes.
-type stepOffsets struct{ tokens, positions, sequence, logits, faults, pages, states, bans, banned int64 }
+type stepOffsets struct{ tokens, positions, sequence, logits, faults, pages, states, lengthened, bans, banned int64 }
 
 // Run is canon.Program.Run. A call that fails without harm to the device is made good by running the step once more, with
 // plain launches: a step writes nothing that it reads, so the second run gives what the first would have given. Recurrent
@@ -124,7 +124,7 @@ func (r *runner) Close() error {
 func (r *runner) fill(s *canon.Step) (rows, logits, blocks int) {
 	rows, logits = len(s.Tokens), len(s.LogitRows)
 	st := &r.program.step
-	st.rows, st.logit_rows, st.bans = C.int32_t(rows), C.int32_t(logits), nil
+	st.rows, st.logit_rows, st.bans, st.lengthened = C.int32_t(rows), C.int32_t(logits), nil, nil
 	ints := func(at int64, n int) []int32 { return unsafe.Slice((*int32)(unsafe.Add(r.step, at)), n) }
 	copy(ints(r.at.tokens, rows), s.Tokens)
 	copy(ints(r.at.positions, rows), s.Positions)
@@ -134,6 +134,11 @@ func (r *runner) fill(s *canon.Step) (rows, logits, blocks int) {
 	clear(ints(r.at.faults, 2*rows))
 	for i, pages := range s.Pages {
 		copy(ints(r.at.pages+int64(i*r.image.Limits.Pages)*4, len(pages)), pages)
+	}
+	if s.Long != nil {
+		st.lengthened = (*C.uint8_t)(address(r.state + C.CUdeviceptr(r.at.lengthened)))
+		long := unsafe.Slice((*bool)(unsafe.Add(r.step, r.at.lengthened)), len(s.Long)) // a byte each, 1 for true
+		copy(long, s.Long)
 	}
 	if words := r.image.BanWords; s.Banned != nil && words > 0 {
 		st.bans = (**C.uint64_t)(address(r.state + C.CUdeviceptr(r.at.banned)))

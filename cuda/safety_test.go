@@ -7,11 +7,15 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"covey/engine/canon"
+	"covey/engine/model"
+	"covey/engine/weights"
 )
 
 func emulatedOnly(t *testing.T) {
@@ -135,6 +139,47 @@ func TestAHungDeviceIsLostAndStaysSo(t *testing.T) {
 	}
 	if took := time.Since(start); took > 30*time.Second {
 		t.Errorf("took %v", took)
+	}
+}
+
+// A device that dies in the middle of an answer: the step's error says so, and from then on the CPU computes, the same logits
+// where the sequence begins anew.
+func TestTheCPUTakesOverFromALostDevice(t *testing.T) {
+	emulatedOnly(t)
+	checkpoint := must(weights.Open(filepath.Join(oracles, "olmoe")))
+	defer checkpoint.Close()
+	load := func(b canon.Backend) *model.Model {
+		m := must(model.Load(t.Context(), checkpoint, model.Options{Threads: 1, MaxRows: 8, Context: 64, KVTokens: 64, Backend: b}, nil))
+		t.Cleanup(func() {
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return m
+	}
+	step := func(from, to int) *model.Batch {
+		b := &model.Batch{Step: canon.Step{Pages: [][]int32{{0}}}}
+		for i := from; i < to; i++ {
+			b.Tokens, b.Positions, b.Sequence = append(b.Tokens, int32(3*i+1)), append(b.Positions, int32(i)), append(b.Sequence, 0)
+		}
+		b.LogitRows = []int32{int32(to - from - 1)}
+		return b
+	}
+	b := must(Open(0, Options{}))
+	device, host := load(b), load(canon.CPU)
+	must(device.Step(step(0, 5)))
+	t.Setenv("COVEY_FAKE_ERROR", "719")
+	if _, err := device.Step(step(5, 6)); !errors.Is(err, canon.ErrLost) || !strings.Contains(err.Error(), "cuStreamSynchronize") {
+		t.Errorf("step on a dead device: %v", err)
+	}
+	for _, part := range [][2]int{{0, 5}, {5, 6}} {
+		got, want := must(device.Step(step(part[0], part[1]))), must(host.Step(step(part[0], part[1])))
+		if !slices.Equal(got.Logits[0], want.Logits[0]) {
+			t.Errorf("logits of position %d differ after the CPU took over", part[1]-1)
+		}
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -311,7 +311,7 @@ func (r *runner) allocate(l *loader, places [][]int) error {
 	}
 	words := r.image.BanWords
 	r.at = stepOffsets{tokens: place(lim.Rows * 4), positions: place(lim.Rows * 4), sequence: place(lim.Rows * 4), logits: place(lim.LogitRows * 4), faults: place(lim.Rows * 8),
-		pages: place(lim.Sequences * lim.Pages * 4), states: place(lim.Sequences * 4), bans: place(lim.Sequences * words * 8), banned: place(lim.Sequences * 8)}
+		pages: place(lim.Sequences * lim.Pages * 4), states: place(lim.Sequences * 4), lengthened: place(lim.Sequences), bans: place(lim.Sequences * words * 8), banned: place(lim.Sequences * 8)}
 	results := int64(lim.Rows) * 8
 	for _, a := range r.image.Choices {
 		results += int64(lim.Rows) * a.Width

@@ -192,6 +192,20 @@ func TestDeltaNetsEqualTheCPU(t *testing.T) {
 	}
 }
 
+// Long sequences turn by frequencies of their own.
+func TestRotationsByLengthEqualTheCPU(t *testing.T) {
+	g := newRig(t, canon.Limits{Sequences: 2})
+	x := g.input(48, false)
+	spec := canon.RopeSpec{Kind: canon.RopeLong, Theta: 1e4, Rot: 8, Factor: 32, Original: 4096, Short: []float64{1, 1.5, 2, 3}, Long: []float64{4, 5, 6, 7}, LongAttention: 1.25}
+	g.p.Rope(x, 3, must(g.arena.NewRope(spec)), canon.Half, 4)
+	g.p.Rope(x, 3, must(g.arena.NewRope(canon.RopeSpec{Theta: 1e4, Rot: 8})), canon.Half, 0)
+	g.keep(x)
+	s := g.step(0, 6, 0)
+	s.Pages, s.Long = make([][]int32, 2), []bool{false, true}
+	s.Sequence[1], s.Sequence[2], s.Sequence[4] = 1, 1, 1
+	g.same(s, g.step(0, 3, 0))
+}
+
 func TestRouterTablesNameTheExpertsAsOnTheCPU(t *testing.T) {
 	g := newRig(t, canon.Limits{})
 	const experts, k = 8, 3

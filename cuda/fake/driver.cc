@@ -4,7 +4,7 @@
 // context) are refused as a real driver would.
 //
 // COVEY_FAKE_DEVICES: how many devices there are (1). COVEY_FAKE_MEMORY: bytes of each (1 GiB). COVEY_FAKE_HANG: if
-// set, waiting for a stream never ends.
+// set, waiting for a stream never ends. COVEY_FAKE_ERROR: what waiting for a stream returns.
 #include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
@@ -268,6 +268,7 @@ API cuStreamDestroy_v2(stream *s) { delete s; return OK; }
 API cuStreamSynchronize(stream *s) {
   if (s && s->capture) return 900;
   if (getenv("COVEY_FAKE_HANG")) for (;;) pause();
+  if (long code = setting("COVEY_FAKE_ERROR", 0)) return (result)code;
   return OK;
 }
 API cuStreamQuery(stream *) { return OK; }

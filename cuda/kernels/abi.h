@@ -35,7 +35,7 @@ typedef struct {
 // Rows that one expert serves in this step: slots order_slot[start .. start+n) (slot = row * k + rank), rows ascending.
 typedef struct { int32_t expert, start, n; } covey_item;
 
-typedef struct { float *cosine, *sine; const float *inv; int32_t rot; double factor; } covey_angles;
+typedef struct { float *cosine, *sine; const float *inv, *long_inv; int32_t rot; double factor, long_factor; } covey_angles;   // long_inv null = one for all lengths
 
 // One program's state in device memory. Sized once for the largest step.
 typedef struct {

@@ -7,9 +7,10 @@ COVEY_KERNEL covey_angles_table(COVEY_CONST canon_op op, const covey_program *p)
   int32_t row = blockIdx.x;
   if (row >= p->step.rows) return;
   const covey_angles a = p->angles[blockIdx.y];
-  int32_t n = a.rot / 2;
+  const uint8_t *lengthened = p->step.lengthened;
+  int32_t n = a.rot / 2, far = a.long_inv && lengthened && lengthened[p->step.sequence[row]];
   for (int32_t j = threadIdx.x; j < n; j += blockDim.x)
-    canon_angle(p->step.positions[row], a.inv[j], a.factor, a.cosine + (int64_t)row * n + j, a.sine + (int64_t)row * n + j);
+    canon_angle(p->step.positions[row], far ? a.long_inv[j] : a.inv[j], far ? a.long_factor : a.factor, a.cosine + (int64_t)row * n + j, a.sine + (int64_t)row * n + j);
 }
 
 // dst = m[token]. grid (rows, column blocks); twin: canon_dequantise.

@@ -11,6 +11,10 @@ import (
 	"unsafe"
 )
 
+// ErrLost says that a backend's device is gone for good, and with it what the caches and the state of a program held there. The
+// program's own memory is whole: the CPU can run it from the first position of every sequence on.
+var ErrLost = errors.New("device lost")
+
 // Backend runs built programs: CPU does it on the pool's threads, another one may copy a program's weights and state to a
 // device and run it there. Results are equal bit for bit, so a backend is a choice of speed only.
 type Backend interface {

@@ -206,6 +206,16 @@ func (c *Cache) Forget(owner string) {
 	}
 }
 
+// Void drops everything that is kept for reuse, after the memory behind the pages has lost what it held. No sequence may be
+// open.
+func (c *Cache) Void() {
+	for c.idle.Len() > 0 {
+		c.evictOldest()
+	}
+	clear(c.used)
+	clear(c.owners)
+}
+
 // forget evicts the idle leaves below n and says whether there were any.
 func (c *Cache) forget(n *node) bool {
 	var leaves []*node

@@ -276,7 +276,7 @@ func (m *Model) Close() error {
 func (m *Model) ZeroPage(page int32) {
 	for _, cache := range m.caches {
 		if err := m.runner.Zero(cache, int(page)); err != nil && m.unclean == nil {
-			m.unclean = fmt.Errorf("model: clearing page %d: %w", page, err)
+			m.unclean = fmt.Errorf("clearing page %d: %w", page, err)
 		}
 	}
 }
@@ -300,13 +300,29 @@ func (m *Model) NewBan(experts []Expert) (*Ban, error) {
 	return ban, nil
 }
 
+// failed is the error of a step. After the loss of a device (canon.ErrLost) the CPU runs the steps that follow, from the weights
+// that are still in memory: every sequence must begin again at its first position.
+func (m *Model) failed(err error) error {
+	err = fmt.Errorf("model: %w", err)
+	if !errors.Is(err, canon.ErrLost) {
+		return err
+	}
+	runner, other := canon.CPU.Load(m.forward.program)
+	if other != nil {
+		return errors.Join(err, other)
+	}
+	err = errors.Join(err, m.runner.Close())
+	m.runner = runner
+	return err
+}
+
 // Step runs one batch and returns when it is done. Rows that failed (Output.Faults) do not affect the others; an error
-// means that nothing ran, because the batch is malformed or the backend failed. The call is not interruptible: it takes one forward pass over
+// means that nothing ran, because the batch is malformed or the backend failed (canon.ErrLost: see failed). The call is not interruptible: it takes one forward pass over
 // at most MaxRows rows.
 func (m *Model) Step(b *Batch) (*Output, error) {
 	if err := m.unclean; err != nil {
 		m.unclean = nil
-		return nil, err
+		return nil, m.failed(err)
 	}
 	out := &m.output
 	out.Faults = nil
@@ -317,7 +333,7 @@ func (m *Model) Step(b *Batch) (*Output, error) {
 			out.Faults[f.Row] = fmt.Errorf("model: %s: %w", f.Op, f.Kind)
 		}
 	} else if err != nil {
-		return nil, fmt.Errorf("model: %w", err)
+		return nil, m.failed(err)
 	}
 	out.Logits = out.Logits[:0]
 	for i := range b.LogitRows {

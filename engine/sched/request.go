@@ -100,4 +100,5 @@ type Stats struct {
 	ExpertHits, ExpertMisses uint64 // experts that steps found in memory, and that they read, where experts are read on demand
 	ExpertBytes              uint64 // bytes of those reads
 	ExpertNanos              int64  // time that steps waited for them
+	DeviceLost               bool   // the CPU took over from a device
 }

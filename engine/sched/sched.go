@@ -86,6 +86,7 @@ type Scheduler struct {
 	nextID uint64
 	closed bool
 	stats  Stats
+	lost   bool // a device was lost once; of the scheduler's goroutine
 
 	// Below: the goroutine's own.
 	running  []*sequence // in order of admission

@@ -2,6 +2,7 @@ package sched
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math/bits"
 	"runtime"
@@ -10,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"covey/engine/canon"
 	"covey/engine/model"
 	"covey/engine/route"
 )
@@ -182,6 +184,20 @@ func (s *Scheduler) add(q *sequence, n int) int {
 	return n
 }
 
+// restart puts every running sequence back after the model has lost what its caches held with a device: they run again, in
+// silence up to where they were, and answer the same.
+func (s *Scheduler) restart(err error) {
+	s.o.Logger.Warn("device lost: the CPU goes on, slower; what runs begins again", "err", err)
+	s.lost = true
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range slices.Backward(slices.Clone(s.running)) {
+		s.preempt(q)
+	}
+	s.o.KV.Void()
+	s.stats.DeviceLost = true
+}
+
 // step runs the batch and hands its results to the sequences.
 func (s *Scheduler) step() {
 	b := &s.batch
@@ -201,6 +217,10 @@ func (s *Scheduler) step() {
 	}
 	out, err := s.o.Model.Step(b)
 	elapsed := time.Since(start)
+	if errors.Is(err, canon.ErrLost) && !s.lost {
+		s.restart(err)
+		return
+	}
 	if err != nil {
 		err = fmt.Errorf("sched: step %d of %d rows: %w", number, rows, err)
 		s.o.Logger.Error("step failed", "err", err)
