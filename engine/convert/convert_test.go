@@ -75,13 +75,6 @@ func TestKeptWeightsComputeTheSameBits(t *testing.T) {
 		t.Fatalf("no oracles: %v", err)
 	}
 	for _, source := range dirs {
-		if filepath.Base(source) == "deepseek_v4" {
-			dir := filepath.Join(t.TempDir(), "c")
-			if _, err := Run(t.Context(), open(t, source), dir, Options{Experts: Keep, Dense: Keep, Group: 64}, nil); err == nil || !strings.Contains(err.Error(), "no place in a container") {
-				t.Errorf("%s: %v", source, err)
-			}
-			continue
-		}
 		dir, report := converted(t, source, Options{Experts: Keep, Dense: Keep, Group: 64})
 		for _, o := range []model.Options{{KVTokens: 2048}, {KVTokens: 2048, Activations: "f32"}} {
 			if a, b := hashes(t, source, o), hashes(t, dir, o); !slices.Equal(a, b) {

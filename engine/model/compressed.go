@@ -85,8 +85,14 @@ func (l *loader) compressed(y *layer, i int) []job {
 		jobs = append(jobs, l.compressor(&z.memory, at+"compressor.", c.HeavyRate, 1, a.HeadDim)...)
 	case MemoryIndexed:
 		jobs = append(jobs, l.compressor(&z.memory, at+"compressor.", c.IndexedRate, 2, a.HeadDim)...)
-		jobs = append(jobs, l.compressor(&z.index, at+"indexer.compressor.", c.IndexedRate, 2, c.IndexDim)...)
-		jobs = append(jobs, l.matrix(&z.indexQ, at+"indexer.wq_b", c.IndexHeads*c.IndexDim, c.Query), l.matrix(&z.each, at+"indexer.weights_proj", c.IndexHeads, spec.Hidden))
+		index := append(l.compressor(&z.index, at+"indexer.compressor.", c.IndexedRate, 2, c.IndexDim),
+			l.matrix(&z.indexQ, at+"indexer.wq_b", c.IndexHeads*c.IndexDim, c.Query), l.matrix(&z.each, at+"indexer.weights_proj", c.IndexHeads, spec.Hidden))
+		for i := range index {
+			if index[i].item.Kind == MatrixItem {
+				index[i].item.Kind = ExactItem // a choice is all or nothing
+			}
+		}
+		jobs = append(jobs, index...)
 	}
 	return jobs
 }
@@ -98,9 +104,11 @@ func (l *loader) compressor(to *compressor, at string, rate, series, dim int) []
 	}
 }
 
-// rowBlocks returns a job that packs a module of n blocks of rows as n matrices.
+// rowBlocks returns a job that packs a module of n blocks of rows as n matrices; elsewhere it is one.
 func (l *loader) rowBlocks(to *[]*canon.Matrix, module string, n, rows, cols int) job {
-	return job{size: int64(n*rows) * int64(cols), run: func(s *weights.Scratch) error {
+	var whole *canon.Matrix
+	j := l.matrix(&whole, module, n*rows, cols)
+	j.run = func(s *weights.Scratch) error {
 		source, err := l.source(module, n*rows, cols, s)
 		if err != nil {
 			return err
@@ -116,7 +124,8 @@ func (l *loader) rowBlocks(to *[]*canon.Matrix, module string, n, rows, cols int
 			}
 		}
 		return nil
-	}}
+	}
+	return j
 }
 
 // compressedAttention is what compressed attention keeps beside the builder: buffers that all layers share.

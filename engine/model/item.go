@@ -1,8 +1,6 @@
 package model
 
 import (
-	"fmt"
-
 	"covey/engine/canon"
 	"covey/engine/weights"
 )
@@ -48,9 +46,6 @@ func Items(checkpoint *weights.Checkpoint) (spec *Spec, items []Item, unused []s
 	items = make([]Item, len(jobs))
 	read := map[string]bool{}
 	for i, j := range jobs {
-		if j.item.Sources == nil {
-			return nil, nil, nil, fmt.Errorf("model: %s has weights that have no place in a container", spec.Architecture)
-		}
 		items[i] = j.item
 		for _, name := range append(j.item.Names, j.item.tensors...) {
 			read[name] = true

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -261,9 +262,11 @@ func (l *loader) vector(to *[]float32, name string, n int) job {
 	}}
 }
 
-// bare returns a job that packs a matrix whose tensor has no ".weight" behind its name into *to, in f32.
+// bare returns a job that packs a matrix whose tensor has no ".weight" behind its name into *to, in f32. A container keeps it
+// as a vector.
 func (l *loader) bare(to **canon.Matrix, name string, rows, cols int) job {
-	return job{size: int64(rows) * int64(cols), run: func(*weights.Scratch) error {
+	j := l.vector(nil, name, rows*cols)
+	j.run = func(*weights.Scratch) error {
 		values, err := l.checkpoint.Vector(name, rows*cols)
 		if err != nil {
 			return err
@@ -272,27 +275,55 @@ func (l *loader) bare(to **canon.Matrix, name string, rows, cols int) job {
 		l.elements.Add(int64(rows) * int64(cols))
 		*to, err = l.arena.PackFloats(name, values, rows, cols)
 		return err
-	}}
+	}
+	return j
 }
 
-// table returns a job that reads the experts of each token.
+// table returns a job that reads the experts of each token. A container keeps it as a vector of floats, which hold the ids
+// exactly.
 func (l *loader) table(to *[]int32, name string) job {
-	m, vocab := l.spec.MoE, l.spec.Vocab
-	return job{size: int64(vocab) * int64(m.TopK), run: func(*weights.Scratch) error {
-		ids, err := l.checkpoint.Integers(name, vocab*m.TopK)
-		if err != nil {
-			return err
-		}
-		l.read.Store(name, nil)
-		*to = make([]int32, len(ids))
-		for i, id := range ids {
-			if id < 0 || id >= int64(m.Experts) {
-				return fmt.Errorf("model: tensor %s: token %d goes to expert %d of %d; download the file again", name, i/m.TopK, id, m.Experts)
+	m, n := l.spec.MoE, l.spec.Vocab*l.spec.MoE.TopK
+	ids := func() ([]int32, error) {
+		var list []int32
+		if t, ok := l.checkpoint.Tensor(name); ok && t.Type == "F32" {
+			values, err := l.checkpoint.Vector(name, n)
+			if err != nil {
+				return nil, err
 			}
-			(*to)[i] = int32(id)
+			for _, v := range values {
+				list = append(list, int32(min(max(v, -1), float32(m.Experts))))
+			}
+		} else {
+			values, err := l.checkpoint.Integers(name, n)
+			if err != nil {
+				return nil, err
+			}
+			for _, v := range values {
+				list = append(list, int32(min(max(v, -1), int64(m.Experts))))
+			}
 		}
-		return nil
-	}}
+		for i, id := range list {
+			if id < 0 || int(id) >= m.Experts {
+				return nil, fmt.Errorf("model: tensor %s: token %d goes to an expert outside 0 to %d; download the file again", name, i/m.TopK, m.Experts-1)
+			}
+		}
+		return list, nil
+	}
+	j := l.vector(nil, name, n)
+	j.item.Sources = func(*weights.Scratch) ([]canon.Source, error) {
+		list, err := ids()
+		codes := make([]byte, 0, 4*len(list))
+		for _, id := range list {
+			codes = binary.LittleEndian.AppendUint32(codes, math.Float32bits(float32(id)))
+		}
+		return []canon.Source{{Name: name, Form: canon.F32, Rows: 1, Cols: len(list), Codes: codes}}, err
+	}
+	j.run = func(*weights.Scratch) (err error) {
+		l.read.Store(name, nil)
+		*to, err = ids()
+		return err
+	}
+	return j
 }
 
 // either returns the first name, or the prefix of names, that the checkpoint has a tensor for; the first one if it has none.
