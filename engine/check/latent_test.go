@@ -1,8 +1,12 @@
 package check
 
 import (
+	"cmp"
 	"encoding/binary"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -101,4 +105,88 @@ func TestPublishedNamesOfDeepSeekV4AreRead(t *testing.T) {
 	if r, err := Oracle(t.Context(), dir, "f32"); err != nil || !r.Pass {
 		t.Errorf("%+v, %v", r, err)
 	}
+}
+
+// A layer with a window alone is one whose memory has no entry yet: with a rate above the sequence's length and one rotation for
+// both, the bits are the same.
+func TestAWindowAloneIsAMemoryWithoutEntries(t *testing.T) {
+	const from = "testdata/oracles/deepseek_v4"
+	file, err := os.ReadFile(filepath.Join(from, "model.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := binary.LittleEndian.Uint64(file)
+	var header map[string]map[string]any
+	var config map[string]any
+	text, err := os.ReadFile(filepath.Join(from, "config.json"))
+	if err := errors.Join(err, json.Unmarshal(file[8:8+size], &header), json.Unmarshal(text, &config)); err != nil {
+		t.Fatal(err)
+	}
+	delete(header, "__metadata__")
+	data := file[8+size:]
+	const width, hidden, rate = 32, 64, 128
+	for l := range 4 { // compressors of zeros in the shape that the rate asks for
+		for name, shape := range map[string][]int{"wkv.weight": {width, hidden}, "wgate.weight": {width, hidden}, "ape": {rate, width}, "norm.weight": {width}} {
+			n := 4
+			for _, d := range shape {
+				n *= d
+			}
+			at := fmt.Sprintf("model.layers.%d.attn.compressor.%s", l, name)
+			header[at] = map[string]any{"dtype": "F32", "shape": shape, "data_offsets": []int{len(data), len(data) + n}}
+			data = append(data, make([]byte, n)...)
+		}
+	}
+	// Nothing may be left between the tensors that stay.
+	names := slices.SortedFunc(maps.Keys(header), func(a, b string) int { return cmp.Compare(first(header[a]), first(header[b])) })
+	var packed []byte
+	for _, name := range names {
+		begin, end := first(header[name]), last(header[name])
+		header[name]["data_offsets"] = []int{len(packed), len(packed) + end - begin}
+		packed = append(packed, data[begin:end]...)
+	}
+	head, err := json.Marshal(header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...), packed...)
+	rotation := map[string]any{"rope_type": "default", "rope_theta": 10000, "partial_rotary_factor": 0.25}
+	config["rope_parameters"] = map[string]any{"main": rotation, "compress": rotation}
+	config["compress_rates"] = map[string]any{"heavily_compressed_attention": rate}
+	prompt := prompts(1, 100, 128)
+	var rows [2][][]float32
+	for i, kind := range []string{"sliding_attention", "heavily_compressed_attention"} {
+		config["layer_types"] = slices.Repeat([]string{kind}, 4)
+		text, err := json.Marshal(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, "config.json"), text, 0o600), os.WriteFile(filepath.Join(dir, "model.safetensors"), file, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		m := load(t, dir, model.Options{KV: "f32", MaxRows: 17})
+		d := newDriver(m, 17, true, func(got row) error {
+			rows[i] = append(rows[i], slices.Clone(got.logits))
+			return nil
+		})
+		if _, err := d.run(t.Context(), prompt, 4); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for r, logits := range rows[0] {
+		if !slices.Equal(logits, rows[1][r]) {
+			t.Fatalf("row %d differs", r)
+		}
+	}
+}
+
+// first and last are where a tensor's bytes begin and end.
+func first(entry map[string]any) int { return offset(entry, 0) }
+func last(entry map[string]any) int  { return offset(entry, 1) }
+
+func offset(entry map[string]any, i int) int {
+	if list, ok := entry["data_offsets"].([]int); ok {
+		return list[i]
+	}
+	return int(entry["data_offsets"].([]any)[i].(float64))
 }

@@ -90,10 +90,9 @@ int quant_rows(const float *x, int32_t rows, int32_t cols, int32_t group, int32_
           if (zeros) {
             float s = (high - low) * shrink / top, z = rintf(-low * shrink / s);
             consider(&best, v, w, padded, s, z < 0 ? 0 : z > top ? top : z, 0, top);
-          } else {
-            consider(&best, v, w, padded, most * shrink / -half, half, 0, top);   // the largest takes the code without a counterpart
-            consider(&best, v, w, padded, fabsf(most) * shrink / (half - 1), half, 0, top);
           }
+          consider(&best, v, w, padded, most * shrink / -half, half, 0, top);   // the largest takes the code without a counterpart
+          consider(&best, v, w, padded, fabsf(most) * shrink / (half - 1), half, 0, top);
         }
         refine(&best, v, w, n, 0, top);
       }

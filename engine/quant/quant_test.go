@@ -84,6 +84,31 @@ func TestZeroPointsServeWeightsOfOneSign(t *testing.T) {
 	}
 }
 
+// A zero point in the middle is among those that are tried: weights that fit a symmetric range lose nothing, and weights that
+// were quantised so before are found again exactly.
+func TestZeroPointsAreNeverWorseThanNone(t *testing.T) {
+	w := normals(32*64, 11)
+	loss := func(zeros bool, w []float32) (float64, []float32) {
+		spec := Spec{canon.Int4, 32, zeros}
+		out, err := spec.Make("w", 32, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := spec.Rows(&out, 0, w, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.RMS(), values(t, out)
+	}
+	without, rounded := loss(false, w)
+	if with, _ := loss(true, w); with > without {
+		t.Errorf("relative error %.4f with zero points, %.4f without", with, without)
+	}
+	if again, _ := loss(true, rounded); again != 0 {
+		t.Errorf("quantised weights have a relative error of %.2g", again)
+	}
+}
+
 func TestImportantInputsAreKeptBetter(t *testing.T) {
 	w := normals(32*64, 5)
 	importance := make([]float32, 64)
