@@ -147,13 +147,29 @@ func (r *reader) hasTensor(name string) bool {
 	return false
 }
 
+// projections says whether queries, keys and values, and outputs, have biases.
+func (r *reader) projections() (in, out bool) {
+	q, k, v := r.hasTensor("attn_q.bias"), r.hasTensor("attn_k.bias"), r.hasTensor("attn_v.bias")
+	if all := q && k && v; all != (q || k || v) {
+		r.keep(&Error{Tensor: "blk.0.attn_q.bias", Offset: -1, Problem: "queries, keys and values do not all have a bias"})
+	}
+	return q || r.hasTensor("attn_qkv.bias"), r.hasTensor("attn_output.bias")
+}
+
 // plainProjections refuses biases of an architecture that has none.
 func (r *reader) plainProjections() {
-	for _, name := range []string{"attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias", "attn_output.bias"} {
-		if r.hasTensor(name) {
-			r.keep(&Error{Tensor: "blk.0." + name, Offset: -1, Problem: "this architecture has no such bias"})
-		}
+	if in, out := r.projections(); in || out {
+		r.keep(&Error{Tensor: "blk.0.attn_q.bias", Offset: -1, Problem: "this architecture has no biases of attention"})
 	}
+}
+
+// biases reads those of an architecture that has them on all projections or on none.
+func (r *reader) biases(c map[string]any) {
+	in, out := r.projections()
+	if in != out {
+		r.keep(&Error{Tensor: "blk.0.attn_output.bias", Offset: -1, Problem: "in this architecture all projections of attention have biases, or none"})
+	}
+	c["attention_bias"] = in
 }
 
 // headDim is the width of a head.

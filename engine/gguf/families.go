@@ -95,7 +95,7 @@ var families = map[string]*family{
 	},
 	"dots1": {
 		model: "dots1", fields: slices.Concat(groupedHeads, sigmoidGroups), gating: gateSigmoid,
-		derive: func(d *reader, c map[string]any) { d.wholeRotation(c); d.plainProjections() },
+		derive: func(d *reader, c map[string]any) { d.wholeRotation(c); d.biases(c) },
 	},
 	"qwen3moe": {
 		model: "qwen3_moe",
@@ -105,7 +105,7 @@ var families = map[string]*family{
 			{"num_experts", "expert_count", whole, must},
 			{"norm_topk_prob", "expert_weights_norm", truth, true}, // llama.cpp always normalises
 		}),
-		derive: func(d *reader, c map[string]any) { d.wholeRotation(c); d.plainProjections() },
+		derive: func(d *reader, c map[string]any) { d.wholeRotation(c); d.biases(c) },
 	},
 	"olmoe": {
 		model: "olmoe",
@@ -116,7 +116,7 @@ var families = map[string]*family{
 		}),
 		constants: map[string]any{"norm_topk_prob": false}, // llama.cpp never normalises
 		ignored:   []string{"attention.key_length"},
-		derive:    func(d *reader, c map[string]any) { d.wholeRotation(c); d.plainProjections() },
+		derive:    func(d *reader, c map[string]any) { d.wholeRotation(c); d.biases(c) },
 	},
 	"llama": {
 		model: "mixtral", permuted: true, names: blockSparse,
@@ -181,7 +181,7 @@ var families = map[string]*family{
 			{"embedding_multiplier", "embedding_scale", real, 1},
 			{"attention_multiplier", "attention.scale", real, must},
 		}),
-		derive: func(d *reader, c map[string]any) { d.wholeRotation(c); d.plainProjections() },
+		derive: func(d *reader, c map[string]any) { d.wholeRotation(c); d.biases(c) },
 	},
 	"hunyuan-moe": {
 		model: "hunyuan_v1_moe",
@@ -197,7 +197,7 @@ var families = map[string]*family{
 			{"num_shared_expert", "expert_shared_count", whole, 1},
 		}),
 		ignored: []string{"feed_forward_length"},
-		derive:  func(d *reader, c map[string]any) { d.wholeRotation(c); d.plainProjections() },
+		derive:  func(d *reader, c map[string]any) { d.wholeRotation(c); d.biases(c) },
 	},
 	"gpt-oss": {
 		model: "gpt_oss",

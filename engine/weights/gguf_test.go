@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"math"
@@ -113,6 +114,41 @@ func moduleValues(t *testing.T, c *Checkpoint, module string, rows, cols int) []
 		t.Fatal(err)
 	}
 	return values(t, source)
+}
+
+// Whether projections have biases is seen from the tensors.
+func TestBiasesOfGGUFAreSeenFromItsTensors(t *testing.T) {
+	for names, want := range map[string]string{
+		"":               `"attention_bias": false`,
+		"q k v output":   `"attention_bias": true`,
+		"qkv output":     `"attention_bias": true`,
+		"q k v":          "all projections of attention have biases, or none",
+		"output":         "all projections of attention have biases, or none",
+		"q k v qkv norm": "all projections of attention have biases, or none",
+	} {
+		w := &ggufWriter{}
+		w.string("general.architecture", "qwen3moe")
+		for key, n := range map[string]uint32{"block_count": 1, "embedding_length": 8, "context_length": 32, "attention.head_count": 1, "expert_feed_forward_length": 2, "expert_count": 2, "expert_used_count": 1} {
+			w.number("qwen3moe."+key, n)
+		}
+		w.float("qwen3moe.attention.layer_norm_rms_epsilon", 1e-6)
+		w.tensor("token_embd.weight", 0, counting(0, 24), 8, 3)
+		for _, name := range strings.Fields(names) {
+			n := map[string]int{"qkv": 24}[name]
+			w.tensor("blk.0.attn_"+name+".bias", 0, counting(0, max(n, 8)), uint64(max(n, 8)))
+		}
+		c, err := Open(folder(t, map[string][]byte{"m.gguf": w.bytes()}))
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = string(c.Config())
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("biases of %q: %s, want %q", names, got, want)
+		}
+	}
 }
 
 // Newer files may hold queries, keys and values in one tensor, and gate and up matrices of experts in one stack.
@@ -253,7 +289,13 @@ func TestBadGGUFCheckpointsAreRefused(t *testing.T) {
 		{"other rotary scaling", whole(func(w *ggufWriter) { w.mixtralTensors(); w.string("llama.rope.scaling.type", "longrope") }), `"longrope" is not supported`},
 		{"frequency factors", whole(func(w *ggufWriter) { w.mixtralTensors(); w.tensor("rope_freqs.weight", 0, counting(1, 2), 2) }), `tensor "rope_freqs.weight"`},
 		{"no embedding", whole(func(w *ggufWriter) {}), `tensor "token_embd.weight": missing`},
-		{"a bias that the architecture lacks", whole(func(w *ggufWriter) { w.mixtralTensors(); w.tensor("blk.0.attn_q.bias", 0, counting(0, 8), 8) }), `tensor "blk.0.attn_q.bias": this architecture has no such bias`},
+		{"biases that the architecture lacks", whole(func(w *ggufWriter) {
+			w.mixtralTensors()
+			for _, name := range []string{"q", "k", "v"} {
+				w.tensor("blk.0.attn_"+name+".bias", 0, counting(0, 8), 8)
+			}
+		}), `tensor "blk.0.attn_q.bias": this architecture has no biases of attention`},
+		{"a bias of queries alone", whole(func(w *ggufWriter) { w.mixtralTensors(); w.tensor("blk.0.attn_q.bias", 0, counting(0, 8), 8) }), "queries, keys and values do not all have a bias"},
 		{"experts that are no stack", whole(func(w *ggufWriter) { w.mixtralTensors(); w.tensor("blk.0.ffn_up_exps.weight", 0, counting(0, 8), 8) }), "is not a stack of experts"},
 		{"two tensors for one name", whole(func(w *ggufWriter) { w.mixtralTensors(); w.tensor("blk.+0.attn_q.weight", 0, counting(0, 32), 4, 8) }), "also in tiny.gguf"},
 	} {
