@@ -57,90 +57,92 @@ func published(kind, text string) []byte {
 	return []byte(`{` + usual + text + `"model_type":"` + kind + `"}`)
 }
 
-// What published checkpoints say, key for key, and what follows from it.
+// understood are what published checkpoints say, key for key, and what follows from it.
+var understood = []struct {
+	name, kind, text string
+	holds            func(*Spec) bool
+}{
+	{"DeepSeek-V2", "deepseek_v2", deepSeekV2 + deepSeekYarn + `"hidden_size":5120,"intermediate_size":12288,"moe_intermediate_size":1536,"n_group":8,"n_routed_experts":160,"num_attention_heads":128,"num_hidden_layers":60,"num_key_value_heads":128,"q_lora_rank":1536,"routed_scaling_factor":16.0,"topk_group":3,"topk_method":"group_limited_greedy",|0.707`, func(s *Spec) bool {
+		r := s.MoE.Router
+		return r.Groups == 8 && r.TopGroups == 3 && r.GroupMax && r.Scale == 16 && !r.Normalise && s.Attention.Latent.Query == 1536 && s.MoE.Shared == 3072 && s.Rope.MScaleAll == 0.707 && s.Rope.Factor == 40
+	}},
+	{"DeepSeek-V2-Lite", "deepseek_v2", deepSeekV2 + deepSeekYarn + `"hidden_size":2048,"intermediate_size":10944,"moe_intermediate_size":1408,"n_group":1,"n_routed_experts":64,"num_attention_heads":16,"num_hidden_layers":27,"num_key_value_heads":16,"q_lora_rank":null,"routed_scaling_factor":1.0,"topk_group":1,"topk_method":"greedy",|0.707`, func(s *Spec) bool {
+		return s.Attention.Latent.Query == 0 && s.MoE.Router.Groups <= 1 && s.MoE.Shared == 2816 && s.Dense[0] && !s.Dense[1] && s.Pairing == canon.Pairs
+	}},
+	{"DeepSeek-V3, R1", "deepseek_v3", deepSeekV3 + deepSeekYarn + fp8 + "|1.0", func(s *Spec) bool {
+		return s.Drafting == 1 && s.MoE.Router.Groups == 8 && s.MoE.Router.TopGroups == 4 && s.MoE.Correction && s.Dense[2] && !s.Dense[3] && s.Rope.Kind == canon.RopeYarn && s.Context == 163840
+	}},
+	{"DeepSeek-V3.1", "deepseek_v3", deepSeekV3 + deepSeekYarn + strings.Replace(fp8, `"fmt"`, `"scale_fmt":"ue8m0","fmt"`, 1) + "|1.0", func(s *Spec) bool { return s.MoE.Router.Scale == 2.5 }},
+	{"DeepSeek-V3.2-Exp", "deepseek_v32", deepSeekV3 + deepSeekYarn + fp8 + `"index_head_dim":128,"index_n_heads":64,"index_topk":2048,|1.0`, func(s *Spec) bool {
+		x := s.Attention.Latent.Index
+		return x.Heads == 64 && x.Dim == 128 && x.TopK == 2048 && x.Pairing == canon.Half && s.Pairing == canon.Pairs && s.Dense[2] && !s.Dense[3]
+	}},
+	{"GLM-4.5", "glm4_moe", glm45 + `"hidden_size":5120,"intermediate_size":12288,"moe_intermediate_size":1536,"n_routed_experts":160,"routed_scaling_factor":2.5,"first_k_dense_replace":3,"num_hidden_layers":92,"use_qk_norm":true,`, func(s *Spec) bool {
+		return s.Rope.Rot == 64 && s.Attention.QKNorm == QKNormPerHead && s.Attention.QKVBias && !s.Attention.OutBias && s.Dense[2] && !s.Dense[3] && len(s.EOS) == 3
+	}},
+	{"GLM-4.5-Air", "glm4_moe", glm45 + `"hidden_size":4096,"intermediate_size":10944,"moe_intermediate_size":1408,"n_routed_experts":128,"routed_scaling_factor":1.0,"first_k_dense_replace":1,"num_hidden_layers":46,"use_qk_norm":false,`, func(s *Spec) bool { return s.Attention.QKNorm == QKNormNone && s.MoE.Experts == 128 }},
+	{"GLM-4.6", "glm4_moe", strings.Replace(glm45, "131072", "202752", 1) + `"dtype":"bfloat16","hidden_size":5120,"intermediate_size":12288,"moe_intermediate_size":1536,"n_routed_experts":160,"routed_scaling_factor":2.5,"first_k_dense_replace":3,"num_hidden_layers":92,"use_qk_norm":true,`, func(s *Spec) bool { return s.Context == 202752 }},
+	{"GLM-4.7-Flash", "glm4_moe_lite", `"attention_bias":false,"pad_token_id":154820,"eos_token_id":[154820,154827,154829],"hidden_size":2048,"intermediate_size":10240,"max_position_embeddings":202752,"moe_intermediate_size":1536,"topk_method":"noaux_tc","norm_topk_prob":true,"num_attention_heads":20,"n_group":1,"topk_group":1,"n_routed_experts":64,"n_shared_experts":1,"routed_scaling_factor":1.8,"num_experts_per_tok":4,"first_k_dense_replace":1,"num_hidden_layers":47,"num_key_value_heads":20,"num_nextn_predict_layers":1,"partial_rotary_factor":1.0,"rms_norm_eps":1e-05,"rope_scaling":null,"rope_theta":1000000,"tie_word_embeddings":false,"q_lora_rank":768,"kv_lora_rank":512,"qk_nope_head_dim":192,"qk_rope_head_dim":64,"v_head_dim":256,"vocab_size":154880,`, func(s *Spec) bool {
+		n := s.Attention.Latent
+		return n.Value == 256 && n.Plain == 192 && s.Dense[0] && !s.Dense[1] && s.MoE.Router.Scale == 1.8 && s.Drafting == 1
+	}},
+	{"GLM-5", "glm_moe_dsa", glm5 + `"rope_parameters":{"rope_theta":1000000,"rope_type":"default"},`, func(s *Spec) bool {
+		x := s.Attention.Latent.Index
+		return !slices.Contains(x.Full, false) && x.Pairing == canon.Pairs && s.Rope.Theta == 1e6
+	}},
+	{"GLM-5.2", "glm_moe_dsa", glm5 + `"rope_parameters":{"rope_theta":8000000,"rope_type":"default"},"index_topk_freq":4,"index_skip_topk_offset":3,"index_topk_pattern":null,"index_share_for_mtp_iteration":true,`, func(s *Spec) bool {
+		full := s.Attention.Latent.Index.Full
+		return full[0] && full[1] && full[2] && !full[3] && full[6] && !full[7] && full[74] && !full[77]
+	}},
+	{"Qwen1.5-MoE-A2.7B", "qwen2_moe", qwen2 + `"hidden_size":2048,"max_position_embeddings":8192,"max_window_layers":21,"num_attention_heads":16,"num_hidden_layers":24,"num_key_value_heads":16,"sliding_window":32768,"moe_intermediate_size":1408,"shared_expert_intermediate_size":5632,"num_experts_per_tok":4,"num_experts":60,`, func(s *Spec) bool {
+		return s.Attention.QKVBias && s.MoE.Shared == 5632 && s.MoE.SharedGate && s.MoE.Experts == 60 && !slices.ContainsFunc(s.Attention.Window, func(w int) bool { return w != 0 })
+	}},
+	{"Qwen2-57B-A14B", "qwen2_moe", qwen2 + `"hidden_size":3584,"max_position_embeddings":131072,"max_window_layers":28,"num_attention_heads":28,"num_hidden_layers":28,"num_key_value_heads":4,"sliding_window":65536,"moe_intermediate_size":2560,"shared_expert_intermediate_size":20480,"num_experts_per_tok":8,"num_experts":64,`, func(s *Spec) bool { return s.Attention.HeadDim == 128 && s.MoE.Shared == 20480 }},
+	{"Qwen3-30B-A3B", "qwen3_moe", qwen3 + `"hidden_size":2048,"intermediate_size":6144,"max_position_embeddings":40960,"max_window_layers":48,"moe_intermediate_size":768,"num_attention_heads":32,"num_experts":128,"num_hidden_layers":48,"rope_theta":1000000.0,`, func(s *Spec) bool { return s.MoE.Router.Normalise && s.Rope.Theta == 1e6 && s.MoE.Inner == 768 }},
+	{"Qwen3-235B-A22B with yarn", "qwen3_moe", strings.Replace(qwen3, `"rope_scaling":null`, `"rope_scaling":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768}`, 1) + `"hidden_size":4096,"intermediate_size":12288,"max_position_embeddings":131072,"max_window_layers":94,"moe_intermediate_size":1536,"num_attention_heads":64,"num_experts":128,"num_hidden_layers":94,"rope_theta":1000000.0,`, func(s *Spec) bool {
+		return s.Rope.Kind == canon.RopeYarn && s.Rope.Original == 32768 && s.Rope.Truncate
+	}},
+	{"Qwen3-Coder-30B-A3B", "qwen3_moe", qwen3 + qwen3Coder + `"hidden_size":2048,"intermediate_size":5472,"max_window_layers":28,"moe_intermediate_size":768,"num_attention_heads":32,"num_experts":128,"num_hidden_layers":48,`, func(s *Spec) bool { return s.Context == 262144 && !s.Attention.QKVBias && s.MoE.Shared == 0 }},
+	{"Qwen3-Coder-480B-A35B", "qwen3_moe", strings.Replace(qwen3, `"num_key_value_heads":4`, `"num_key_value_heads":8`, 1) + qwen3Coder + `"hidden_size":6144,"intermediate_size":8192,"max_window_layers":62,"moe_intermediate_size":2560,"num_attention_heads":96,"num_experts":160,"num_hidden_layers":62,` + fp8, func(s *Spec) bool { return s.Attention.Heads == 96 && s.MoE.Experts == 160 }},
+	{"Qwen3-Next-80B-A3B", "qwen3_next", `"attention_bias":false,"decoder_sparse_step":1,"eos_token_id":151645,"full_attention_interval":4,"head_dim":256,"hidden_size":2048,"intermediate_size":5120,"linear_conv_kernel_dim":4,"linear_key_head_dim":128,"linear_num_key_heads":16,"linear_num_value_heads":32,"linear_value_head_dim":128,"max_position_embeddings":262144,"mlp_only_layers":[],"moe_intermediate_size":512,"norm_topk_prob":true,"num_attention_heads":16,"num_experts":512,"num_experts_per_tok":10,"num_hidden_layers":48,"num_key_value_heads":2,"partial_rotary_factor":0.25,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":10000000,"shared_expert_intermediate_size":512,"tie_word_embeddings":false,"use_sliding_window":false,"vocab_size":151936,`, func(s *Spec) bool {
+		return s.Rope.Rot == 64 && s.Delta.ValueHeads == 32 && s.Delta.Layers[0] && !s.Delta.Layers[3] && s.Attention.Gate && s.MoE.TopK == 10
+	}},
+	{"gpt-oss-20b", "gpt_oss", gptOss120 + `"num_hidden_layers":24,"num_local_experts":32,`, func(s *Spec) bool {
+		return s.Attention.Window[0] == 128 && s.Attention.Window[1] == 0 && s.Attention.OutBias && s.Rope.Kind == canon.RopeYarn && !s.Rope.Truncate && s.Attention.HeadDim == 64
+	}},
+	{"gpt-oss-120b", "gpt_oss", gptOss120 + `"num_hidden_layers":36,"num_local_experts":128,"layer_types":[L"full_attention"],`, func(s *Spec) bool { return s.MoE.Experts == 128 && s.Attention.Window[0] == 0 }},
+	{"Granite-3.0-1B-A400M", "granitemoe", graniteShared + `"hidden_size":1024,"intermediate_size":512,"logits_scaling":6.0,"max_position_embeddings":4096,"num_attention_heads":16,"num_hidden_layers":24,"num_local_experts":32,"rope_theta":10000,`, func(s *Spec) bool {
+		return s.Tied && s.EmbedScale == 12 && s.LogitDivisor == 6 && s.Attention.Scale == 0.015625 && s.ResidualScale == 0.22 && s.MoE.Stack == StackRows
+	}},
+	{"Granite-3.1-3B-A800M", "granitemoe", graniteShared + `"hidden_size":1536,"intermediate_size":512,"logits_scaling":6.0,"max_position_embeddings":131072,"num_attention_heads":24,"num_hidden_layers":32,"num_local_experts":40,"rope_theta":5000000.0,`, func(s *Spec) bool { return s.Attention.HeadDim == 64 && s.MoE.Experts == 40 }},
+	{"MiniMax-M2", "minimax_m2", minimax, func(s *Spec) bool {
+		return s.Rope.Rot == 64 && s.Attention.QKNorm == QKNormWhole && s.MoE.Correction && s.MoE.Router.Score == canon.ScoreSigmoid && s.MoE.Shared == 0
+	}},
+	{"dots.llm1", "dots1", `"attention_bias":false,"eos_token_id":151645,"first_k_dense_replace":1,"hidden_size":4096,"intermediate_size":10944,"max_position_embeddings":32768,"moe_intermediate_size":1408,"moe_layer_freq":1,"n_routed_experts":128,"n_shared_experts":2,"norm_topk_prob":true,"num_attention_heads":32,"num_experts_per_tok":6,"num_hidden_layers":62,"num_key_value_heads":32,"rms_norm_eps":1e-05,"rope_scaling":null,"rope_theta":10000000,"routed_scaling_factor":2.5,"scoring_func":"noaux_tc","topk_method":"noaux_tc","sliding_window":null,"use_sliding_window":false,"tie_word_embeddings":false,"vocab_size":152064,`, func(s *Spec) bool {
+		return s.MoE.Shared == 2816 && s.MoE.Router.Scale == 2.5 && s.Attention.HeadDim == 128 && s.Attention.Window[61] == 0 && s.Attention.QKNorm == QKNormPerHead
+	}},
+	{"ERNIE-4.5-21B-A3B", "ernie4_5_moe", `"eos_token_id":2,"head_dim":128,"hidden_size":2560,"intermediate_size":12288,"max_position_embeddings":131072,"num_attention_heads":20,"num_hidden_layers":28,"num_key_value_heads":4,"pad_token_id":0,"rms_norm_eps":1e-05,"vocab_size":103424,"rope_theta":500000,"rope_scaling":null,"use_rmsnorm":true,"tie_word_embeddings":true,"use_bias":false,"moe_num_experts":64,"moe_layer_start_index":1,"moe_layer_end_index":27,"moe_intermediate_size":1536,"moe_capacity":[64,64,64],"moe_gate":"topk","moe_k":6,"moe_layer_interval":1,"moe_use_aux_free":true,"num_nextn_predict_layers":1,"moe_num_shared_experts":2,`, func(s *Spec) bool {
+		return s.Tied && s.MoE.Shared == 3072 && s.Dense[0] && !s.Dense[1] && !s.Dense[27] && s.Pairing == canon.Pairs && s.Attention.HeadDim == 128
+	}},
+	{"Hunyuan-A13B", "hunyuan_v1_moe", hunyuanA13B, func(s *Spec) bool {
+		return s.Tied && s.MoE.TopK == 8 && s.MoE.Experts == 64 && s.MoE.Shared == 3072 && s.Rope.Alpha == 1000 && slices.Contains(s.EOS, 127960)
+	}},
+	{"Mixtral-8x7B", "mixtral", `"eos_token_id":2,"hidden_size":4096,"intermediate_size":14336,"max_position_embeddings":32768,"num_attention_heads":32,"num_experts_per_tok":2,"num_hidden_layers":32,"num_key_value_heads":8,"num_local_experts":8,"rms_norm_eps":1e-05,"rope_theta":1000000.0,"sliding_window":null,"tie_word_embeddings":false,"vocab_size":32000,`, func(s *Spec) bool { return s.Rope.Theta == 1e6 && s.MoE.Router.Normalise }},
+	{"Mixtral-8x22B", "mixtral", `"eos_token_id":2,"hidden_size":6144,"intermediate_size":16384,"max_position_embeddings":65536,"num_attention_heads":48,"num_experts_per_tok":2,"num_hidden_layers":56,"num_key_value_heads":8,"num_local_experts":8,"rms_norm_eps":1e-05,"rope_theta":1000000,"router_jitter_noise":0.0,"sliding_window":null,"tie_word_embeddings":false,"vocab_size":32768,`, func(s *Spec) bool { return s.Attention.HeadDim == 128 }},
+	{"OLMoE-1B-7B", "olmoe", `"attention_bias":false,"clip_qkv":null,"eos_token_id":50279,"hidden_size":2048,"intermediate_size":1024,"max_position_embeddings":4096,"norm_topk_prob":false,"num_attention_heads":16,"num_experts":64,"num_experts_per_tok":8,"num_hidden_layers":16,"num_key_value_heads":16,"pad_token_id":1,"rms_norm_eps":1e-05,"rope_scaling":null,"rope_theta":10000.0,"tie_word_embeddings":false,"vocab_size":50304,`, func(s *Spec) bool { return s.Attention.Clip == 0 && !s.MoE.Router.Normalise }},
+	{"Phi-3.5-MoE", "phimoe", phi35, func(s *Spec) bool {
+		r := s.Rope
+		return r.Kind == canon.RopeLong && len(r.Short) == 64 && r.Short[0] == 1 && r.Long[63] == 1.25 && r.Original == 4096 && r.Attention == 1.243163121016122 && r.LongAttention == 1.243163121016122 &&
+			s.HeadBias && s.Attention.OutBias && s.LongFrom() == 4096 && s.Attention.Window[0] == 131072
+	}},
+	{"DeepSeek-V4, compress_ratios", "deepseek_v4", `"attention_bias":false,"hidden_size":4096,"num_hidden_layers":5,"num_attention_heads":64,"num_key_value_heads":1,"head_dim":512,"qk_rope_head_dim":64,"q_lora_rank":1024,"o_groups":8,"o_lora_rank":1024,"sliding_window":128,"compress_ratios":[0,0,4,128,4,0],"compress_rope_theta":160000,"index_n_heads":64,"index_head_dim":128,"index_topk":512,"hc_mult":4,"hc_sinkhorn_iters":20,"hc_eps":1e-06,"n_routed_experts":256,"num_experts_per_tok":6,"n_shared_experts":1,"moe_intermediate_size":2048,"num_hash_layers":3,"scoring_func":"sqrtsoftplus","topk_method":"noaux_tc","norm_topk_prob":true,"routed_scaling_factor":1.5,"swiglu_limit":10.0,"rms_norm_eps":1e-06,"rope_theta":10000,"rope_scaling":{"type":"yarn","factor":16,"original_max_position_embeddings":65536,"beta_fast":32,"beta_slow":1},"max_position_embeddings":1048576,"num_nextn_predict_layers":1,"expert_dtype":"fp4","vocab_size":129280,"eos_token_id":1,"tie_word_embeddings":false,` + fp8, func(s *Spec) bool {
+		n := s.Attention.Compressed
+		return slices.Equal(n.Kinds, []MemoryKind{MemoryNone, MemoryNone, MemoryIndexed, MemoryHeavy, MemoryIndexed}) && s.Rope.Theta == 1e4 && n.Rope.Theta == 1.6e5 && n.Rope.Kind == canon.RopeYarn && slices.Equal(s.MoE.Hash, []bool{true, true, true, false, false})
+	}},
+}
+
 func TestPublishedConfigurationsAreUnderstood(t *testing.T) {
-	for _, test := range []struct {
-		name, kind, text string
-		holds            func(*Spec) bool
-	}{
-		{"DeepSeek-V2", "deepseek_v2", deepSeekV2 + deepSeekYarn + `"hidden_size":5120,"intermediate_size":12288,"moe_intermediate_size":1536,"n_group":8,"n_routed_experts":160,"num_attention_heads":128,"num_hidden_layers":60,"num_key_value_heads":128,"q_lora_rank":1536,"routed_scaling_factor":16.0,"topk_group":3,"topk_method":"group_limited_greedy",|0.707`, func(s *Spec) bool {
-			r := s.MoE.Router
-			return r.Groups == 8 && r.TopGroups == 3 && r.GroupMax && r.Scale == 16 && !r.Normalise && s.Attention.Latent.Query == 1536 && s.MoE.Shared == 3072 && s.Rope.MScaleAll == 0.707 && s.Rope.Factor == 40
-		}},
-		{"DeepSeek-V2-Lite", "deepseek_v2", deepSeekV2 + deepSeekYarn + `"hidden_size":2048,"intermediate_size":10944,"moe_intermediate_size":1408,"n_group":1,"n_routed_experts":64,"num_attention_heads":16,"num_hidden_layers":27,"num_key_value_heads":16,"q_lora_rank":null,"routed_scaling_factor":1.0,"topk_group":1,"topk_method":"greedy",|0.707`, func(s *Spec) bool {
-			return s.Attention.Latent.Query == 0 && s.MoE.Router.Groups <= 1 && s.MoE.Shared == 2816 && s.Dense[0] && !s.Dense[1] && s.Pairing == canon.Pairs
-		}},
-		{"DeepSeek-V3, R1", "deepseek_v3", deepSeekV3 + deepSeekYarn + fp8 + "|1.0", func(s *Spec) bool {
-			return s.Drafting == 1 && s.MoE.Router.Groups == 8 && s.MoE.Router.TopGroups == 4 && s.MoE.Correction && s.Dense[2] && !s.Dense[3] && s.Rope.Kind == canon.RopeYarn && s.Context == 163840
-		}},
-		{"DeepSeek-V3.1", "deepseek_v3", deepSeekV3 + deepSeekYarn + strings.Replace(fp8, `"fmt"`, `"scale_fmt":"ue8m0","fmt"`, 1) + "|1.0", func(s *Spec) bool { return s.MoE.Router.Scale == 2.5 }},
-		{"DeepSeek-V3.2-Exp", "deepseek_v32", deepSeekV3 + deepSeekYarn + fp8 + `"index_head_dim":128,"index_n_heads":64,"index_topk":2048,|1.0`, func(s *Spec) bool {
-			x := s.Attention.Latent.Index
-			return x.Heads == 64 && x.Dim == 128 && x.TopK == 2048 && x.Pairing == canon.Half && s.Pairing == canon.Pairs && s.Dense[2] && !s.Dense[3]
-		}},
-		{"GLM-4.5", "glm4_moe", glm45 + `"hidden_size":5120,"intermediate_size":12288,"moe_intermediate_size":1536,"n_routed_experts":160,"routed_scaling_factor":2.5,"first_k_dense_replace":3,"num_hidden_layers":92,"use_qk_norm":true,`, func(s *Spec) bool {
-			return s.Rope.Rot == 64 && s.Attention.QKNorm == QKNormPerHead && s.Attention.QKVBias && !s.Attention.OutBias && s.Dense[2] && !s.Dense[3] && len(s.EOS) == 3
-		}},
-		{"GLM-4.5-Air", "glm4_moe", glm45 + `"hidden_size":4096,"intermediate_size":10944,"moe_intermediate_size":1408,"n_routed_experts":128,"routed_scaling_factor":1.0,"first_k_dense_replace":1,"num_hidden_layers":46,"use_qk_norm":false,`, func(s *Spec) bool { return s.Attention.QKNorm == QKNormNone && s.MoE.Experts == 128 }},
-		{"GLM-4.6", "glm4_moe", strings.Replace(glm45, "131072", "202752", 1) + `"dtype":"bfloat16","hidden_size":5120,"intermediate_size":12288,"moe_intermediate_size":1536,"n_routed_experts":160,"routed_scaling_factor":2.5,"first_k_dense_replace":3,"num_hidden_layers":92,"use_qk_norm":true,`, func(s *Spec) bool { return s.Context == 202752 }},
-		{"GLM-4.7-Flash", "glm4_moe_lite", `"attention_bias":false,"pad_token_id":154820,"eos_token_id":[154820,154827,154829],"hidden_size":2048,"intermediate_size":10240,"max_position_embeddings":202752,"moe_intermediate_size":1536,"topk_method":"noaux_tc","norm_topk_prob":true,"num_attention_heads":20,"n_group":1,"topk_group":1,"n_routed_experts":64,"n_shared_experts":1,"routed_scaling_factor":1.8,"num_experts_per_tok":4,"first_k_dense_replace":1,"num_hidden_layers":47,"num_key_value_heads":20,"num_nextn_predict_layers":1,"partial_rotary_factor":1.0,"rms_norm_eps":1e-05,"rope_scaling":null,"rope_theta":1000000,"tie_word_embeddings":false,"q_lora_rank":768,"kv_lora_rank":512,"qk_nope_head_dim":192,"qk_rope_head_dim":64,"v_head_dim":256,"vocab_size":154880,`, func(s *Spec) bool {
-			n := s.Attention.Latent
-			return n.Value == 256 && n.Plain == 192 && s.Dense[0] && !s.Dense[1] && s.MoE.Router.Scale == 1.8 && s.Drafting == 1
-		}},
-		{"GLM-5", "glm_moe_dsa", glm5 + `"rope_parameters":{"rope_theta":1000000,"rope_type":"default"},`, func(s *Spec) bool {
-			x := s.Attention.Latent.Index
-			return !slices.Contains(x.Full, false) && x.Pairing == canon.Pairs && s.Rope.Theta == 1e6
-		}},
-		{"GLM-5.2", "glm_moe_dsa", glm5 + `"rope_parameters":{"rope_theta":8000000,"rope_type":"default"},"index_topk_freq":4,"index_skip_topk_offset":3,"index_topk_pattern":null,"index_share_for_mtp_iteration":true,`, func(s *Spec) bool {
-			full := s.Attention.Latent.Index.Full
-			return full[0] && full[1] && full[2] && !full[3] && full[6] && !full[7] && full[74] && !full[77]
-		}},
-		{"Qwen1.5-MoE-A2.7B", "qwen2_moe", qwen2 + `"hidden_size":2048,"max_position_embeddings":8192,"max_window_layers":21,"num_attention_heads":16,"num_hidden_layers":24,"num_key_value_heads":16,"sliding_window":32768,"moe_intermediate_size":1408,"shared_expert_intermediate_size":5632,"num_experts_per_tok":4,"num_experts":60,`, func(s *Spec) bool {
-			return s.Attention.QKVBias && s.MoE.Shared == 5632 && s.MoE.SharedGate && s.MoE.Experts == 60 && !slices.ContainsFunc(s.Attention.Window, func(w int) bool { return w != 0 })
-		}},
-		{"Qwen2-57B-A14B", "qwen2_moe", qwen2 + `"hidden_size":3584,"max_position_embeddings":131072,"max_window_layers":28,"num_attention_heads":28,"num_hidden_layers":28,"num_key_value_heads":4,"sliding_window":65536,"moe_intermediate_size":2560,"shared_expert_intermediate_size":20480,"num_experts_per_tok":8,"num_experts":64,`, func(s *Spec) bool { return s.Attention.HeadDim == 128 && s.MoE.Shared == 20480 }},
-		{"Qwen3-30B-A3B", "qwen3_moe", qwen3 + `"hidden_size":2048,"intermediate_size":6144,"max_position_embeddings":40960,"max_window_layers":48,"moe_intermediate_size":768,"num_attention_heads":32,"num_experts":128,"num_hidden_layers":48,"rope_theta":1000000.0,`, func(s *Spec) bool { return s.MoE.Router.Normalise && s.Rope.Theta == 1e6 && s.MoE.Inner == 768 }},
-		{"Qwen3-235B-A22B with yarn", "qwen3_moe", strings.Replace(qwen3, `"rope_scaling":null`, `"rope_scaling":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768}`, 1) + `"hidden_size":4096,"intermediate_size":12288,"max_position_embeddings":131072,"max_window_layers":94,"moe_intermediate_size":1536,"num_attention_heads":64,"num_experts":128,"num_hidden_layers":94,"rope_theta":1000000.0,`, func(s *Spec) bool {
-			return s.Rope.Kind == canon.RopeYarn && s.Rope.Original == 32768 && s.Rope.Truncate
-		}},
-		{"Qwen3-Coder-30B-A3B", "qwen3_moe", qwen3 + qwen3Coder + `"hidden_size":2048,"intermediate_size":5472,"max_window_layers":28,"moe_intermediate_size":768,"num_attention_heads":32,"num_experts":128,"num_hidden_layers":48,`, func(s *Spec) bool { return s.Context == 262144 && !s.Attention.QKVBias && s.MoE.Shared == 0 }},
-		{"Qwen3-Coder-480B-A35B", "qwen3_moe", strings.Replace(qwen3, `"num_key_value_heads":4`, `"num_key_value_heads":8`, 1) + qwen3Coder + `"hidden_size":6144,"intermediate_size":8192,"max_window_layers":62,"moe_intermediate_size":2560,"num_attention_heads":96,"num_experts":160,"num_hidden_layers":62,` + fp8, func(s *Spec) bool { return s.Attention.Heads == 96 && s.MoE.Experts == 160 }},
-		{"Qwen3-Next-80B-A3B", "qwen3_next", `"attention_bias":false,"decoder_sparse_step":1,"eos_token_id":151645,"full_attention_interval":4,"head_dim":256,"hidden_size":2048,"intermediate_size":5120,"linear_conv_kernel_dim":4,"linear_key_head_dim":128,"linear_num_key_heads":16,"linear_num_value_heads":32,"linear_value_head_dim":128,"max_position_embeddings":262144,"mlp_only_layers":[],"moe_intermediate_size":512,"norm_topk_prob":true,"num_attention_heads":16,"num_experts":512,"num_experts_per_tok":10,"num_hidden_layers":48,"num_key_value_heads":2,"partial_rotary_factor":0.25,"rms_norm_eps":1e-06,"rope_scaling":null,"rope_theta":10000000,"shared_expert_intermediate_size":512,"tie_word_embeddings":false,"use_sliding_window":false,"vocab_size":151936,`, func(s *Spec) bool {
-			return s.Rope.Rot == 64 && s.Delta.ValueHeads == 32 && s.Delta.Layers[0] && !s.Delta.Layers[3] && s.Attention.Gate && s.MoE.TopK == 10
-		}},
-		{"gpt-oss-20b", "gpt_oss", gptOss120 + `"num_hidden_layers":24,"num_local_experts":32,`, func(s *Spec) bool {
-			return s.Attention.Window[0] == 128 && s.Attention.Window[1] == 0 && s.Attention.OutBias && s.Rope.Kind == canon.RopeYarn && !s.Rope.Truncate && s.Attention.HeadDim == 64
-		}},
-		{"gpt-oss-120b", "gpt_oss", gptOss120 + `"num_hidden_layers":36,"num_local_experts":128,"layer_types":[L"full_attention"],`, func(s *Spec) bool { return s.MoE.Experts == 128 && s.Attention.Window[0] == 0 }},
-		{"Granite-3.0-1B-A400M", "granitemoe", graniteShared + `"hidden_size":1024,"intermediate_size":512,"logits_scaling":6.0,"max_position_embeddings":4096,"num_attention_heads":16,"num_hidden_layers":24,"num_local_experts":32,"rope_theta":10000,`, func(s *Spec) bool {
-			return s.Tied && s.EmbedScale == 12 && s.LogitDivisor == 6 && s.Attention.Scale == 0.015625 && s.ResidualScale == 0.22 && s.MoE.Stack == StackRows
-		}},
-		{"Granite-3.1-3B-A800M", "granitemoe", graniteShared + `"hidden_size":1536,"intermediate_size":512,"logits_scaling":6.0,"max_position_embeddings":131072,"num_attention_heads":24,"num_hidden_layers":32,"num_local_experts":40,"rope_theta":5000000.0,`, func(s *Spec) bool { return s.Attention.HeadDim == 64 && s.MoE.Experts == 40 }},
-		{"MiniMax-M2", "minimax_m2", minimax, func(s *Spec) bool {
-			return s.Rope.Rot == 64 && s.Attention.QKNorm == QKNormWhole && s.MoE.Correction && s.MoE.Router.Score == canon.ScoreSigmoid && s.MoE.Shared == 0
-		}},
-		{"dots.llm1", "dots1", `"attention_bias":false,"eos_token_id":151645,"first_k_dense_replace":1,"hidden_size":4096,"intermediate_size":10944,"max_position_embeddings":32768,"moe_intermediate_size":1408,"moe_layer_freq":1,"n_routed_experts":128,"n_shared_experts":2,"norm_topk_prob":true,"num_attention_heads":32,"num_experts_per_tok":6,"num_hidden_layers":62,"num_key_value_heads":32,"rms_norm_eps":1e-05,"rope_scaling":null,"rope_theta":10000000,"routed_scaling_factor":2.5,"scoring_func":"noaux_tc","topk_method":"noaux_tc","sliding_window":null,"use_sliding_window":false,"tie_word_embeddings":false,"vocab_size":152064,`, func(s *Spec) bool {
-			return s.MoE.Shared == 2816 && s.MoE.Router.Scale == 2.5 && s.Attention.HeadDim == 128 && s.Attention.Window[61] == 0 && s.Attention.QKNorm == QKNormPerHead
-		}},
-		{"ERNIE-4.5-21B-A3B", "ernie4_5_moe", `"eos_token_id":2,"head_dim":128,"hidden_size":2560,"intermediate_size":12288,"max_position_embeddings":131072,"num_attention_heads":20,"num_hidden_layers":28,"num_key_value_heads":4,"pad_token_id":0,"rms_norm_eps":1e-05,"vocab_size":103424,"rope_theta":500000,"rope_scaling":null,"use_rmsnorm":true,"tie_word_embeddings":true,"use_bias":false,"moe_num_experts":64,"moe_layer_start_index":1,"moe_layer_end_index":27,"moe_intermediate_size":1536,"moe_capacity":[64,64,64],"moe_gate":"topk","moe_k":6,"moe_layer_interval":1,"moe_use_aux_free":true,"num_nextn_predict_layers":1,"moe_num_shared_experts":2,`, func(s *Spec) bool {
-			return s.Tied && s.MoE.Shared == 3072 && s.Dense[0] && !s.Dense[1] && !s.Dense[27] && s.Pairing == canon.Pairs && s.Attention.HeadDim == 128
-		}},
-		{"Hunyuan-A13B", "hunyuan_v1_moe", hunyuanA13B, func(s *Spec) bool {
-			return s.Tied && s.MoE.TopK == 8 && s.MoE.Experts == 64 && s.MoE.Shared == 3072 && s.Rope.Alpha == 1000 && slices.Contains(s.EOS, 127960)
-		}},
-		{"Mixtral-8x7B", "mixtral", `"eos_token_id":2,"hidden_size":4096,"intermediate_size":14336,"max_position_embeddings":32768,"num_attention_heads":32,"num_experts_per_tok":2,"num_hidden_layers":32,"num_key_value_heads":8,"num_local_experts":8,"rms_norm_eps":1e-05,"rope_theta":1000000.0,"sliding_window":null,"tie_word_embeddings":false,"vocab_size":32000,`, func(s *Spec) bool { return s.Rope.Theta == 1e6 && s.MoE.Router.Normalise }},
-		{"Mixtral-8x22B", "mixtral", `"eos_token_id":2,"hidden_size":6144,"intermediate_size":16384,"max_position_embeddings":65536,"num_attention_heads":48,"num_experts_per_tok":2,"num_hidden_layers":56,"num_key_value_heads":8,"num_local_experts":8,"rms_norm_eps":1e-05,"rope_theta":1000000,"router_jitter_noise":0.0,"sliding_window":null,"tie_word_embeddings":false,"vocab_size":32768,`, func(s *Spec) bool { return s.Attention.HeadDim == 128 }},
-		{"OLMoE-1B-7B", "olmoe", `"attention_bias":false,"clip_qkv":null,"eos_token_id":50279,"hidden_size":2048,"intermediate_size":1024,"max_position_embeddings":4096,"norm_topk_prob":false,"num_attention_heads":16,"num_experts":64,"num_experts_per_tok":8,"num_hidden_layers":16,"num_key_value_heads":16,"pad_token_id":1,"rms_norm_eps":1e-05,"rope_scaling":null,"rope_theta":10000.0,"tie_word_embeddings":false,"vocab_size":50304,`, func(s *Spec) bool { return s.Attention.Clip == 0 && !s.MoE.Router.Normalise }},
-		{"Phi-3.5-MoE", "phimoe", phi35, func(s *Spec) bool {
-			r := s.Rope
-			return r.Kind == canon.RopeLong && len(r.Short) == 64 && r.Short[0] == 1 && r.Long[63] == 1.25 && r.Original == 4096 && r.Attention == 1.243163121016122 && r.LongAttention == 1.243163121016122 &&
-				s.HeadBias && s.Attention.OutBias && s.LongFrom() == 4096 && s.Attention.Window[0] == 131072
-		}},
-		{"DeepSeek-V4, compress_ratios", "deepseek_v4", `"attention_bias":false,"hidden_size":4096,"num_hidden_layers":5,"num_attention_heads":64,"num_key_value_heads":1,"head_dim":512,"qk_rope_head_dim":64,"q_lora_rank":1024,"o_groups":8,"o_lora_rank":1024,"sliding_window":128,"compress_ratios":[0,0,4,128,4,0],"compress_rope_theta":160000,"index_n_heads":64,"index_head_dim":128,"index_topk":512,"hc_mult":4,"hc_sinkhorn_iters":20,"hc_eps":1e-06,"n_routed_experts":256,"num_experts_per_tok":6,"n_shared_experts":1,"moe_intermediate_size":2048,"num_hash_layers":3,"scoring_func":"sqrtsoftplus","topk_method":"noaux_tc","norm_topk_prob":true,"routed_scaling_factor":1.5,"swiglu_limit":10.0,"rms_norm_eps":1e-06,"rope_theta":10000,"rope_scaling":{"type":"yarn","factor":16,"original_max_position_embeddings":65536,"beta_fast":32,"beta_slow":1},"max_position_embeddings":1048576,"num_nextn_predict_layers":1,"expert_dtype":"fp4","vocab_size":129280,"eos_token_id":1,"tie_word_embeddings":false,` + fp8, func(s *Spec) bool {
-			n := s.Attention.Compressed
-			return slices.Equal(n.Kinds, []MemoryKind{MemoryNone, MemoryNone, MemoryIndexed, MemoryHeavy, MemoryIndexed}) && s.Rope.Theta == 1e4 && n.Rope.Theta == 1.6e5 && n.Rope.Kind == canon.RopeYarn && slices.Equal(s.MoE.Hash, []bool{true, true, true, false, false})
-		}},
-	} {
+	for _, test := range understood {
 		s, err := parseSpec(published(test.kind, test.text))
 		if err != nil {
 			t.Errorf("%s: %v", test.name, err)

@@ -359,6 +359,9 @@ func FuzzSpec(f *testing.F) {
 	for _, text := range base {
 		f.Add([]byte(text))
 	}
+	for _, p := range understood {
+		f.Add(published(p.kind, p.text))
+	}
 	f.Add(with(f, "olmoe", `{"rope_scaling":{"rope_type":"yarn","factor":4},"mystery":{"a":[1]}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s, err := parseSpec(text)

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 )
 
@@ -14,6 +15,14 @@ func FuzzParse(f *testing.F) {
 		"post_processor": {"type": "RobertaProcessing", "cls": ["a", 1], "sep": ["b", 2]},
 		"decoder": {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1}]},
 		"model": {"type": "BPE", "byte_fallback": true, "fuse_unk": true, "unk_token": "a", "ignore_merges": true, "end_of_word_suffix": "</w>", "vocab": {"a": 1, "b": 2, "ab": 3, "<0x41>": 4}, "merges": [["a", "b"]]}}`))
+	for _, text := range []string{ // classes of faults that other programs had
+		`{"model": {"type": "BPE", "byte_fallback": true, "vocab": {"<0x-1>": 0, "<0x1FF>": 1, "<0x41>": 2}, "merges": []}}`,
+		`{"model": {"type": "BPE", "vocab": {"a": 4294967296}, "merges": []}}`, `{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}`,
+		`{"model": {"type": "BPE", "vocab": {"a": NaN}, "merges": []}}`, `{"model": {"type": "BPE", "vocab": {"a": 0, "a": 1}, "merges": []}}`,
+		"\ufeff{}", "{\"model\": {\"vocab\": {\"a\xff\": 0}}}", `{"normalizer": ` + strings.Repeat("[", 100), `{"added_tokens": [{"id": -1, "content": "x"}], "model": {"vocab": {"a": 0}, "merges": []}}`,
+	} {
+		f.Add([]byte(text))
+	}
 	f.Add([]byte(`{"model": {"vocab": {"\ud800": 0, "a": 1}, "merges": ["#version: 0.2", "a a"]}}`))
 	f.Add([]byte(`{"model": {"type": "BPE", "vocab": {"": 0, "a": 1}, "merges": [["", "a"], ["", ""]]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {

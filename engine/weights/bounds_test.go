@@ -46,9 +46,15 @@ func bounded(t *testing.T, name string, files map[string][]byte, want string) {
 	}
 }
 
-// The classes of parser faults that other programs had, each with an instance of ours. A bad file must be refused before
-// its claims cost memory.
-func TestKnownAttacksOnParsersAreRefusedCheaply(t *testing.T) {
+// attack is a hostile folder and what its refusal says.
+type attack struct {
+	name  string
+	files map[string][]byte
+	want  string
+}
+
+// attacks are the classes of parser faults that other programs had, each with an instance of ours.
+func attacks() []attack {
 	config := func() []byte { return []byte(`{"model_type":"olmoe"}`) }
 	one := func(entry string, data int) map[string][]byte {
 		return map[string][]byte{"config.json": config(), "model.safetensors": safetensors(`{`+entry+`}`, make([]byte, data))}
@@ -69,11 +75,7 @@ func TestKnownAttacksOnParsersAreRefusedCheaply(t *testing.T) {
 	array := func(kind uint32, count []byte) []byte { // metadata entry "k" that is an array
 		return slices.Concat([]byte{1, 0, 0, 0, 0, 0, 0, 0, 'k'}, words(9, kind), count)
 	}
-	for _, test := range []struct {
-		name  string
-		files map[string][]byte
-		want  string
-	}{
+	return []attack{
 		// Declared size or offset beyond the file.
 		{"tensor beyond the file", one(`"a":{"dtype":"F32","shape":[1000000],"data_offsets":[0,4000000]}`, 16), "truncated"},
 		{"GGUF tensor beyond the file", gguf(func(w *ggufWriter) { w.tensor("x", 0, nil, 1<<40) }), "truncated"},
@@ -127,17 +129,65 @@ func TestKnownAttacksOnParsersAreRefusedCheaply(t *testing.T) {
 		{"a number without an end", one(`"a":{"dtype":"F32","shape":[1`+strings.Repeat("0", 1<<20)+`],"data_offsets":[0,0]}`, 0), "beyond 64 bits"},
 		// Names that leave the folder.
 		{"parent folder in the index", map[string][]byte{"config.json": config(), index: []byte(`{"weight_map":{"a":"../../etc/x.safetensors"}}`)}, "not a plain .safetensors name"},
-		// The longest files that are read at all, wrong at their very end.
+	}
+}
+
+// longAttacks are the longest files that are read at all, wrong at their very end.
+func longAttacks() []attack {
+	config := func() []byte { return []byte(`{"model_type":"olmoe"}`) }
+	return []attack{
 		{"12 MB of tensors, the last one cut off", map[string][]byte{"config.json": config(), "model.safetensors": safetensors(`{`+repeated(1<<16-1, `"%0130d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}`)+`,"a`, nil)}, "a string that does not end"},
 		{"12 MB of metadata", map[string][]byte{"config.json": config(), "model.safetensors": safetensors(`{"__metadata__":{`+repeated(4096, `"%d":"`+strings.Repeat("x", 3_000)+`"`)+`},"a":{}}`, nil)}, "dtype or shape missing"},
 		{"45 MB of an index, wrong at its end", map[string][]byte{"config.json": config(), index: []byte(`{"weight_map":{` + repeated(1<<18-1, `"%0140d":"m.safetensors"`) + `,"a":1}}`)}, `'1' where '"'`},
-		{"GGUF with 24 MB of tokens, wrong at their end", gguf(func(w *ggufWriter) {
+		{"GGUF with 24 MB of tokens, wrong at their end", func() map[string][]byte {
+			w := mixtralLike()
+			w.mixtralTensors()
 			list := slices.Repeat([]string{strings.Repeat("x", 39)}, 1<<19-1)
 			w.strings("tokenizer.ggml.tokens", append(list, "\xff")...)
-		}), "is not UTF-8"},
-	} {
-		bounded(t, test.name, test.files, test.want)
+			return map[string][]byte{"m.gguf": w.bytes()}
+		}(), "is not UTF-8"},
 	}
+}
+
+// A bad file must be refused before its claims cost memory.
+func TestKnownAttacksOnParsersAreRefusedCheaply(t *testing.T) {
+	for _, list := range []func() []attack{attacks, longAttacks} {
+		for _, a := range list() {
+			bounded(t, a.name, a.files, a.want)
+		}
+	}
+}
+
+// seeds hands the hostile files of that name to a fuzz target, but for long ones.
+func seeds(name string, add func(file []byte)) {
+	for _, a := range attacks() {
+		if file := a.files[name]; file != nil && len(file) < 1<<16 {
+			add(file)
+		}
+	}
+}
+
+// Whatever opens can be read: all tensors lie inside the file, and a module of any form gives its values or an error.
+func FuzzGGUF(f *testing.F) {
+	whole := mixtralLike()
+	whole.mixtralTensors()
+	f.Add(whole.bytes())
+	seeds("m.gguf", func(file []byte) { f.Add(file) })
+	f.Fuzz(func(t *testing.T, file []byte) {
+		c, err := Open(folder(t, map[string][]byte{"m.gguf": file}))
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		var s Scratch
+		for _, name := range c.Names() {
+			tensor, _ := c.Tensor(name)
+			if module, ok := strings.CutSuffix(name, ".weight"); ok && len(tensor.Shape) == 2 && tensor.Bytes() < 1<<20 {
+				_, _ = c.Source(module, int(tensor.Shape[0]), int(tensor.Shape[1]), &s)
+				s.Reset()
+			}
+		}
+	})
 }
 
 // A file that shrinks after it was opened gives an error when its tensors are read; a mapped file would end the process.
@@ -162,6 +212,7 @@ func TestAFileThatShrinksIsAnError(t *testing.T) {
 func FuzzIndex(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"total_size":8,"x":[1,{"y":null}]},"weight_map":{"a":"m-1.safetensors","b\u0020":"m-2.safetensors"}}`))
 	f.Add([]byte(`{"weight_map":{"a":"../m.safetensors"}}`))
+	seeds(index, func(file []byte) { f.Add(file) })
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s := newJSONStream(bytes.NewReader(text))
 		s.skip(8)

@@ -455,6 +455,11 @@ func FuzzHeader(f *testing.F) {
 	} {
 		f.Add([]byte(seed), uint64(16))
 	}
+	seeds("model.safetensors", func(file []byte) {
+		if head := binary.LittleEndian.Uint64(file); head <= uint64(len(file)-8) {
+			f.Add(file[8:8+head], uint64(len(file)-8)-head)
+		}
+	})
 	f.Fuzz(func(t *testing.T, header []byte, data uint64) {
 		list, err := parseHeader("f", bytes.NewReader(header), int64(len(header)), data, MaxTensors)
 		if err != nil {
@@ -476,7 +481,13 @@ func FuzzHeader(f *testing.F) {
 
 func FuzzScheme(f *testing.F) {
 	f.Add(quantised(int4group))
-	f.Add([]byte(`{"quantization_config":{"quant_method":"fp8"}}`))
+	for _, scheme := range []string{
+		`{"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128]}`, `{"quant_method":"fbgemm_fp8"}`, `{"quant_method":"mxfp4"}`,
+		`{"quant_method":"gptq","bits":4,"group_size":128,"desc_act":false}`, `{"quant_method":"awq","w_bit":4,"q_group_size":64,"version":"gemm"}`,
+		compressed("float-quantized", `"num_bits":8,"type":"float","strategy":"block","block_structure":[128,128]`), compressed("int-quantized", `"num_bits":8,"type":"int","strategy":"channel"`),
+	} {
+		f.Add([]byte(`{"quantization_config":` + scheme + `}`))
+	}
 	f.Fuzz(func(t *testing.T, config []byte) {
 		if s, err := readScheme(config); err == nil && s != nil {
 			s.method("model.layers.0.mlp.up_proj")
