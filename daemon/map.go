@@ -47,6 +47,8 @@ func (s *Server) mountMap(a *atlases) {
 	s.command(wire.Survey, m.survey)
 	s.command(wire.Inspect, m.inspect)
 	s.command(wire.Trace, m.trace)
+	s.command(wire.Count, m.count)
+	s.command(wire.Reside, m.reside)
 }
 
 // follow answers Follow.
@@ -328,9 +330,57 @@ func (m *maps) trace(ctx context.Context, conn *Conn, cmd wire.Command) ([]strin
 	for _, e := range f.Events {
 		w.add(e)
 	}
-	conn.Send(Frame{Data: wire.Traced{Tokens: w.rows, Cells: w.take().Cells}.Append(nil)})
+	p := w.take()
+	conn.Send(Frame{Data: wire.Traced{Tokens: p.Rows, Cells: p.Cells}.Append(nil)})
 	return nil, nil
 }
+
+// count answers Count: what was chosen in the answers of a conversation whose routing is stored.
+func (m *maps) count(ctx context.Context, conn *Conn, cmd wire.Command) ([]string, error) {
+	eng, err := m.server.Engine()
+	if err != nil {
+		return nil, err
+	}
+	info := eng.Model()
+	if cmd.Arg(0) == "" {
+		return nil, invalid("choose a conversation")
+	}
+	turns, err := m.server.store.TurnsWithRouting(ctx, info.Hash, cmd.Arg(0), time.Time{}, time.Now().Add(time.Hour))
+	if err != nil {
+		return nil, stored(err, "the answers of the conversation")
+	}
+	w := newWindow(info.Shape)
+	for _, t := range turns {
+		blob, err := m.server.store.TurnRouting(ctx, t.Answer)
+		if err != nil {
+			return nil, stored(err, "the routing of an answer")
+		}
+		shape, events, err := route.Decode(blob)
+		if err != nil || !slices.Equal(shape.Layers, info.Shape.Layers) || shape.Experts != info.Shape.Experts || shape.TopK != info.Shape.TopK {
+			continue // written by another program: it does not cost the rest
+		}
+		for _, e := range events {
+			w.add(e)
+		}
+	}
+	p := w.take()
+	conn.Send(Frame{Data: wire.Tally{Conversation: cmd.Arg(0), Tokens: p.Rows, Cells: p.Cells}.Append(nil)})
+	return nil, nil
+}
+
+// reside answers Reside: where the experts' weights are.
+func (m *maps) reside(_ context.Context, conn *Conn, _ wire.Command) ([]string, error) {
+	eng, err := m.server.Engine()
+	if err != nil {
+		return nil, err
+	}
+	s := eng.Stats()
+	conn.Send(Frame{Class: Visual, Key: "tiers", Data: wire.Tiers{Hits: s.ExpertHits, Misses: s.ExpertMisses, InMemory: eng.Resident()}.Append(nil)})
+	return nil, nil
+}
+
+// mapTalks is how many conversations the map offers for comparison.
+const mapTalks = 100
 
 // panelTopics is how many topics, pairs and texts the panel lists.
 const (
@@ -413,6 +463,11 @@ func (m *maps) servePage(w http.ResponseWriter, r *http.Request) {
 	}
 	if doc != nil {
 		view.Atlas, view.AtlasName = doc.stored.ID, doc.stored.Name
+	}
+	if list, err := s.store.Conversations(r.Context(), 0, mapTalks); err == nil {
+		for _, c := range list {
+			view.Talks = append(view.Talks, web.Choice{ID: c.ID, Name: c.Title})
+		}
 	}
 	if list, err := s.store.Atlases(r.Context(), info.Hash); err == nil {
 		for _, a := range list {

@@ -222,6 +222,16 @@ func (e *Engine) Subscribe() (events <-chan *route.Event, cancel func()) {
 // Stats is a snapshot of the load.
 func (e *Engine) Stats() Stats { return e.scheduler.Stats() }
 
+// Resident says which experts are in memory at this moment, [MoE layers, experts]; a step may change it at once.
+func (e *Engine) Resident() []bool {
+	s := e.info.Shape
+	out := make([]bool, len(s.Layers)*s.Experts)
+	for i := range out {
+		out[i] = e.model.Resident(i/s.Experts, i%s.Experts)
+	}
+	return out
+}
+
 // Close ends running requests with FinishCancel, waits for the step in hand and frees the model. Closing twice is
 // harmless; Submit returns ErrClosed afterwards.
 func (e *Engine) Close() error {

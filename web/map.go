@@ -18,7 +18,8 @@ type ExpertMap struct {
 	Total            int64
 	Atlas, AtlasName string
 	Atlases          []Choice
-	Row              int // of the table: index into Layers
+	Talks            []Choice // conversations that may be compared
+	Row              int      // of the table: index into Layers
 	Rows             []MapRow
 	ShowTable        bool
 	Turn             *MapTurn

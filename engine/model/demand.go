@@ -78,7 +78,7 @@ func (m *Model) openDemand(checkpoint *weights.Checkpoint, all [][]weights.Recor
 	if d.store, err = tier.New(layers, block[skip:][:slots*size], recordReaders, d.reader.Read); err != nil {
 		return errors.Join(fmt.Errorf("model: %w", err), d.reader.Close())
 	}
-	m.demand = d
+	m.demand, m.tiers = d, d.store
 	for _, list := range all {
 		m.info.Bytes -= int64(len(list)) * list[0].Layout.Bytes()
 	}

@@ -19,6 +19,7 @@ import (
 
 	"covey/engine/canon"
 	"covey/engine/route"
+	"covey/engine/tier"
 	"covey/engine/weights"
 )
 
@@ -61,6 +62,7 @@ type Model struct {
 	forward  *forward
 	runner   canon.Runner
 	demand   *demand     // nil = all experts are in memory
+	tiers    *tier.Store // of demand; stays when the model is closed, for Resident
 	unclean  error       // of ZeroPage, for the next Step to return
 	bias     [][]float32 // [MoE layers] correction biases, nil where there are none
 	output   Output
@@ -271,6 +273,10 @@ func (m *Model) Close() error {
 	}
 	return errors.Join(err, m.arena.Close())
 }
+
+// Resident says whether an expert, by place of its MoE layer and id, is in memory (the device's, where a device runs the
+// model). It may be called from any goroutine, also after Close.
+func (m *Model) Resident(router, id int) bool { return m.tiers == nil || m.tiers.Resident(router, id) }
 
 // ZeroPage clears one KV page in all layers; see kv.New.
 func (m *Model) ZeroPage(page int32) {

@@ -30,14 +30,16 @@ type Counters struct {
 	Nanos        int64  // steps waited for reads
 }
 
-// Store is a cache of expert records, least recently used out. One goroutine calls Resolve; Counters may be read from any.
+// Store is a cache of expert records, least recently used out. One goroutine calls Resolve; Counters and Resident may be
+// read from any.
 type Store struct {
 	layers []Layer
 	slots  []slot
 	block  []byte // all slots
 	size   int64  // bytes of one slot
 	where  [][]int32
-	recent int32 // most recently used slot
+	inside [][]atomic.Bool // [layers][experts] whether where names a slot, for other goroutines
+	recent int32           // most recently used slot
 	oldest int32
 	stamp  uint64
 	misses []miss
@@ -97,6 +99,7 @@ func New(layers []Layer, block []byte, readers int, read func(weights.Record, []
 			where[i] = -1
 		}
 		s.where = append(s.where, where)
+		s.inside = append(s.inside, make([]atomic.Bool, len(where)))
 		l.Table.SetLayout(l.Records[0].Layout)
 	}
 	for range readers {
@@ -179,6 +182,7 @@ func (s *Store) Resolve(layer int, ids func(yield func(id int32) bool)) error {
 			continue
 		}
 		where[m.id] = m.slot
+		s.inside[layer][m.id].Store(true)
 		s.slots[m.slot].layer, s.slots[m.slot].id = int32(layer), m.id
 	}
 	s.nanos.Add(time.Since(start).Nanoseconds())
@@ -195,6 +199,7 @@ func (s *Store) empty(at int32) error {
 		return fmt.Errorf("tier: %w", err)
 	}
 	s.where[o.layer][o.id] = -1
+	s.inside[o.layer][o.id].Store(false)
 	o.layer, o.id = -1, -1
 	return nil
 }
@@ -215,6 +220,9 @@ func (s *Store) touch(at int32) {
 	s.slots[s.recent].newer = at
 	s.recent = at
 }
+
+// Resident says whether a record is in memory at this moment; false while it is being read.
+func (s *Store) Resident(layer, id int) bool { return s.inside[layer][id].Load() }
 
 // Counters are the sums so far.
 func (s *Store) Counters() Counters {

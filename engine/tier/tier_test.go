@@ -85,6 +85,9 @@ func TestLeastRecentlyUsedExpertMakesRoom(t *testing.T) {
 	if s.content(0, 1) != "" || s.content(0, 0) == "" || s.content(1, 2) == "" {
 		t.Errorf("expert 1 of layer 0 is still there, or another one went")
 	}
+	if s.Resident(0, 1) || !s.Resident(0, 0) || !s.Resident(1, 3) || s.Resident(1, 0) {
+		t.Error("others are told that expert 1 of layer 0 is there, or that one of those that are is not")
+	}
 	if c := s.Counters(); c.Hits != 1 || c.Misses != 4 || c.Bytes != 4*Align || reads.Load() != 4 {
 		t.Errorf("%+v, %d reads", c, reads.Load())
 	}

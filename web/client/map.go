@@ -36,6 +36,7 @@ type expertMap struct {
 	stale    bool           // colours must be made anew
 	asked    bool           // the next paint draws, whenever the last one was
 	drawn    float64
+	asking   bool   // where the weights are has been asked within tierEvery
 	legend   string // labels that the legend shows
 	colored  float64
 	paused   bool
@@ -87,6 +88,8 @@ func (a *app) startMap() {
 	a.frames[wire.KindMap] = m.survey
 	a.frames[wire.KindPulses] = m.pulses
 	a.frames[wire.KindTraced] = m.traced
+	a.frames[wire.KindTally] = m.tally
+	a.frames[wire.KindTiers] = m.tiers
 	a.opened = append(a.opened, func(bool) {
 		m.number = 0
 		a.socket.Send(a.orFail(nil), wire.Survey, dom.Attr(m.page, "data-atlas"))
@@ -118,6 +121,7 @@ func (m *expertMap) controls() {
 		}
 		m.resort()
 	}
+	a.changes["map-talk"] = func(_, _ js.Value) { m.askTalks() }
 	a.changes["map-sort"] = func(el, _ js.Value) {
 		m.sort = mapview.Sort(el.Get("value").String())
 		m.resort()
@@ -132,6 +136,9 @@ func (m *expertMap) controls() {
 		m.paused = !m.paused
 		dom.SetAttr(el, "aria-pressed", strconv.FormatBool(m.paused))
 		dom.SetText(el, map[bool]string{true: "Resume", false: "Pause"}[m.paused])
+		if m.mode == mapview.Tier {
+			m.askTiers()
+		}
 		m.recolor()
 	}
 	zoom := func(factor float64) func(_, _ js.Value) {
@@ -349,6 +356,14 @@ func (m *expertMap) show(mode mapview.Mode) {
 	dom.ID("map-mode").Set("value", string(mode))
 	dom.Hide(dom.ID("map-topic-pick"), mode != mapview.Topic && mode != mapview.Difference)
 	dom.Hide(dom.ID("map-other-pick"), mode != mapview.Difference)
+	dom.Hide(dom.ID("map-talk-pick"), mode != mapview.Talks)
+	dom.Hide(dom.ID("map-talk-other-pick"), mode != mapview.Talks)
+	switch mode {
+	case mapview.Talks:
+		m.askTalks()
+	case mapview.Tier:
+		m.askTiers()
+	}
 	if m.data != nil && mode == mapview.Difference && m.data.Other == m.topic && len(m.data.Topics) > 1 {
 		m.data.Other = (m.topic + 1) % len(m.data.Topics)
 		dom.ID("map-other").Set("value", strconv.Itoa(m.data.Other))
@@ -431,6 +446,65 @@ func (m *expertMap) traced(frame []byte) error {
 func (m *expertMap) redraw() {
 	m.asked = true
 	m.paint.Request()
+}
+
+// askTalks asks for the counts of the two conversations that are chosen.
+func (m *expertMap) askTalks() {
+	if m.data == nil {
+		return
+	}
+	for i, id := range []string{"map-talk", "map-talk-other"} {
+		pick := dom.ID(id)
+		option := pick.Get("selectedOptions").Index(0)
+		if !option.Truthy() {
+			return
+		}
+		m.data.Talk[i] = mapview.Talk{ID: pick.Get("value").String(), Name: dom.Text(option)}
+		m.app.socket.Send(m.app.orFail(nil), wire.Count, m.data.Talk[i].ID)
+	}
+	m.resort()
+}
+
+// tally takes the counts of a conversation.
+func (m *expertMap) tally(frame []byte) error {
+	t, err := wire.DecodeTally(frame)
+	if err != nil || m.data == nil {
+		return err
+	}
+	m.data.Tally(t)
+	m.resort()
+	return nil
+}
+
+// tierEvery is how often, in milliseconds, the map asks where the weights are while it shows that.
+const tierEvery = 1000
+
+// askTiers asks where the weights are, now and again while that is shown.
+func (m *expertMap) askTiers() {
+	if m.asking {
+		return
+	}
+	m.asking = true
+	m.app.socket.Send(m.app.orFail(nil), wire.Reside)
+	dom.After(tierEvery, func() {
+		m.asking = false
+		if m.mode == mapview.Tier && !m.paused {
+			m.askTiers()
+		}
+	})
+}
+
+// tiers takes where the weights are.
+func (m *expertMap) tiers(frame []byte) error {
+	t, err := wire.DecodeTiers(frame)
+	if err != nil || m.data == nil {
+		return err
+	}
+	m.data.Tiers = t
+	if m.mode == mapview.Tier {
+		m.recolor()
+	}
+	return nil
 }
 
 // recolor asks for new colours at the next paint.
@@ -541,6 +615,9 @@ func (m *expertMap) color(now float64) {
 // pin shows the panel about an expert of a row.
 func (m *expertMap) pin(row, expert int, focus bool) {
 	m.pinned = [2]int{row, expert}
+	if m.turn != nil {
+		m.turn.mark()
+	}
 	layer := strconv.Itoa(m.data.Shape.Layers[row])
 	m.app.socket.Send(m.app.orFail(func(wire.Ack) {
 		if focus || narrow() {
@@ -560,6 +637,9 @@ func (m *expertMap) unpin() {
 		return
 	}
 	m.pinned = [2]int{-1, -1}
+	if m.turn != nil {
+		m.turn.mark()
+	}
 	panel := dom.ID("map-panel")
 	dom.SetText(panel, "")
 	panel.Call("append", dom.New("p", "muted", "Point at a cell, or choose one with the arrow keys and Enter, to read what its expert has served."))

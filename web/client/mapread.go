@@ -7,6 +7,7 @@ import (
 
 	"covey/web/client/dom"
 	"covey/web/client/mapview"
+	"covey/web/wire"
 )
 
 // What is read beside the expert map: the legend, what a search finds, and the card of a cell.
@@ -65,8 +66,31 @@ func legendName(mode mapview.Mode, d *mapview.Data, topic int) string {
 			return "Lift in " + d.Topics[topic].Topic
 		}
 		return "Lift"
+	case mapview.Talks:
+		a, b := d.Talk[0], d.Talk[1]
+		if a.Tokens == 0 || b.Tokens == 0 {
+			return "Two conversations with stored routing are needed"
+		}
+		return "Share in " + a.Name + " (" + plural(a.Tokens, "token") + ") over " + b.Name + " (" + plural(b.Tokens, "token") + "); one text each: no test"
+	case mapview.Tier:
+		return tierLine(d.Tiers)
 	}
 	return "Specificity"
+}
+
+// tierLine says how many experts are in memory, and how often steps found one there.
+func tierLine(t wire.Tiers) string {
+	in := 0
+	for _, x := range t.InMemory {
+		if x {
+			in++
+		}
+	}
+	text := strconv.Itoa(in) + " of " + strconv.Itoa(len(t.InMemory)) + " experts in memory"
+	if t.Hits+t.Misses > 0 {
+		text += "; found " + mapview.Short(float64(t.Hits)) + " times, read from disk " + mapview.Short(float64(t.Misses)) + " times"
+	}
+	return text
 }
 
 // search dims what a text does not name, or shows the topic it names.
@@ -153,6 +177,12 @@ func (m *expertMap) lines(row, col int) []string {
 	switch m.mode {
 	case mapview.Text:
 		out = append(out, mapview.Figure(mapview.Text, d.Value(mapview.Text, 0, cell, now))+" by the text")
+	case mapview.Tier:
+		out = append(out, "weights "+mapview.Figure(mapview.Tier, d.Value(mapview.Tier, 0, cell, now)))
+	case mapview.Talks:
+		if a, b, ok := d.Talked(cell); ok {
+			out = append(out, mapview.Figure(mapview.Heat, a)+" of "+plural(d.Talk[0].Tokens, "token")+" against "+mapview.Figure(mapview.Heat, b)+" of "+strconv.Itoa(d.Talk[1].Tokens))
+		}
 	case mapview.Q:
 		out = append(out, "least q "+mapview.Figure(mapview.Q, d.Value(mapview.Q, 0, cell, now)))
 	case mapview.Difference:

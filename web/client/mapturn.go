@@ -3,6 +3,7 @@
 package main
 
 import (
+	"slices"
 	"strconv"
 	"syscall/js"
 
@@ -77,6 +78,7 @@ func (t *turnSteps) detailed(frame []byte) error {
 		}
 		dom.ID("scrub-at").Set("max", d.Total-1)
 		t.step(0)
+		t.mark()
 	}
 	return nil
 }
@@ -111,6 +113,31 @@ func (t *turnSteps) step(at int) {
 	dom.SetText(dom.ID("scrub-where"), strconv.Itoa(at+1)+"/"+strconv.Itoa(len(t.rows)))
 	t.light()
 	t.m.recolor()
+}
+
+// mark marks the tokens that chose the pinned expert: its selections over the turn.
+func (t *turnSteps) mark() {
+	if t.m.data == nil {
+		return
+	}
+	pinned := t.m.pinned[0]*t.shape.Experts + t.m.pinned[1]
+	spans := dom.ID("scrub-text").Get("children")
+	if spans.Length() != len(t.rows) {
+		return
+	}
+	chose := 0
+	for i := range t.rows {
+		hit := t.m.pinned[0] >= 0 && slices.Contains(t.cells(i), pinned)
+		dom.Flag(spans.Index(i), "data-chose", hit)
+		if hit {
+			chose++
+		}
+	}
+	text := ""
+	if t.m.pinned[0] >= 0 {
+		text = "chosen for " + strconv.Itoa(chose) + " of " + plural(len(t.rows), "token")
+	}
+	dom.SetText(dom.ID("scrub-chose"), text)
 }
 
 // light lights the experts of the current token.

@@ -34,8 +34,9 @@ const (
 	Follow  Name = 0x40 // "1" or "0": send this connection Pulses from now on, or no longer
 	Survey  Name = 0x41 // atlas ("" = the newest of this model, "-" = none): answered by a Map frame
 	Inspect Name = 0x42 // MoE layer's model index, expert, atlas: answered by a patch of the map's panel
-
-	Trace Name = 0x43 // text: answered by a Traced frame; the model reads the text and answers nothing
+	Trace   Name = 0x43 // text: answered by a Traced frame; the model reads the text and answers nothing
+	Count   Name = 0x44 // conversation: answered by a Tally frame
+	Reside  Name = 0x45 // nothing: answered by a Tiers frame
 
 	FollowJobs Name = 0x60 // nothing: patches of the jobs' rows from now on
 )

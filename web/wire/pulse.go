@@ -87,6 +87,68 @@ func DecodeTraced(b []byte) (Traced, error) {
 	return t, r.end()
 }
 
+// Tally is what the routers chose in the stored answers of one conversation.
+//
+//	layout: kind, conversation str, tokens uint, then cells as in Pulses
+type Tally struct {
+	Conversation string
+	Tokens       int // rows whose routing is stored
+	Cells        []Pulse
+}
+
+// Append appends the encoded frame to b. Cells must ascend.
+func (t Tally) Append(b []byte) []byte {
+	return appendCells(appendUint(appendString(append(b, byte(KindTally)), t.Conversation), uint64(t.Tokens)), t.Cells)
+}
+
+// DecodeTally decodes a Tally frame.
+func DecodeTally(b []byte) (Tally, error) {
+	r := open(b, KindTally)
+	t := Tally{Conversation: r.string(), Tokens: r.int()}
+	t.Cells = r.cells()
+	return t, r.end()
+}
+
+// Tiers is where the experts' weights are at one moment, with what steps found and read since the daemon started.
+//
+//	layout: kind, hits uint, misses uint, n uint, n x byte (1 = in memory, 0 = on disk)
+type Tiers struct {
+	Hits, Misses uint64
+	InMemory     []bool // [layers, experts]
+}
+
+// Append appends the encoded frame to b.
+func (t Tiers) Append(b []byte) []byte {
+	b = appendUint(appendUint(append(b, byte(KindTiers)), t.Hits), t.Misses)
+	b = appendUint(b, uint64(len(t.InMemory)))
+	for _, in := range t.InMemory {
+		if in {
+			b = append(b, 1)
+		} else {
+			b = append(b, 0)
+		}
+	}
+	return b
+}
+
+// DecodeTiers decodes a Tiers frame.
+func DecodeTiers(b []byte) (Tiers, error) {
+	r := open(b, KindTiers)
+	t := Tiers{Hits: r.uint(), Misses: r.uint()}
+	n := r.count(1, maxCells)
+	if r.err == nil {
+		t.InMemory = make([]bool, n)
+	}
+	for i := range t.InMemory {
+		v := r.byte()
+		if v > 1 {
+			r.fail(ErrLimit)
+		}
+		t.InMemory[i] = v == 1
+	}
+	return t, r.end()
+}
+
 // maxCells bounds layers times experts of a Map or Pulses frame.
 const maxCells = 1 << 18
 

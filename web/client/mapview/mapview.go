@@ -27,6 +27,8 @@ const (
 	Difference  Mode = "difference"  // lift in a topic over that in another, where their intervals do not overlap
 	Turn        Mode = "turn"        // selections in one answer up to a token
 	Text        Mode = "text"        // selections by a text that was read for the map
+	Talks       Mode = "talks"       // share in one conversation over that in another, where there are enough selections
+	Tier        Mode = "tier"        // where the expert's weights are
 )
 
 // Unknown is the step of a cell about which nothing is known. It is drawn hatched.
@@ -40,7 +42,9 @@ type Data struct {
 	Turn  []float32 // selections of the answer that the page steps through, up to the token shown
 	Text  []float32 // selections by the text that was last traced
 	Other int       // topic that Difference compares with
-	Start float64   // the clock's reading when Map came
+	Talk  [2]Talk   // conversations that Talks compares
+	Tiers wire.Tiers
+	Start float64 // the clock's reading when Map came
 }
 
 // NewData wraps a Map frame, keeping what was counted live if the geometry is the same. now is the page's clock.
@@ -48,11 +52,44 @@ func NewData(m wire.Map, before *Data, now float64) *Data {
 	n := len(m.Shape.Layers) * m.Shape.Experts
 	d := &Data{Map: m, Start: now}
 	if before != nil && len(before.Live) == n && before.Shape.Experts == m.Shape.Experts {
-		d.Live, d.Seen, d.Turn, d.Text = before.Live, before.Seen, before.Turn, before.Text
+		d.Live, d.Seen, d.Turn, d.Text, d.Talk, d.Tiers = before.Live, before.Seen, before.Turn, before.Text, before.Talk, before.Tiers
 		return d
 	}
 	d.Live, d.Seen, d.Turn, d.Text = make([]float32, n), make([]float64, n), make([]float32, n), make([]float32, n)
 	return d
+}
+
+// Talk is what the answers of one conversation chose.
+type Talk struct {
+	ID, Name string
+	Tokens   int       // 0 = nothing is known of it
+	Counts   []float32 // [cells]
+}
+
+// Tally takes the counts of a conversation that is compared.
+func (d *Data) Tally(t wire.Tally) {
+	for i := range d.Talk {
+		if talk := &d.Talk[i]; talk.ID == t.Conversation {
+			talk.Tokens, talk.Counts = t.Tokens, make([]float32, d.Cells())
+			for _, c := range t.Cells {
+				if c.Cell < len(talk.Counts) {
+					talk.Counts[c.Cell] = float32(c.Count)
+				}
+			}
+		}
+	}
+}
+
+// enoughSelections is how many selections two conversations must have between them before their ratio is coloured.
+const enoughSelections = 10
+
+// Talked is a cell's selections in both conversations; false if one of them is not known.
+func (d *Data) Talked(cell int) (a, b float64, ok bool) {
+	x, y := &d.Talk[0], &d.Talk[1]
+	if x.Tokens == 0 || y.Tokens == 0 {
+		return 0, 0, false
+	}
+	return float64(x.Counts[cell]), float64(y.Counts[cell]), true
 }
 
 // Cells is layers times experts.
@@ -95,6 +132,20 @@ func (d *Data) Value(mode Mode, topic, cell int, now float64) float64 {
 			return at(d.Topics[topic].Lift, cell) / other
 		}
 		return math.NaN()
+	case Talks: // half a selection on either side, so that an expert of one conversation only has a ratio
+		a, b, ok := d.Talked(cell)
+		if !ok {
+			return math.NaN()
+		}
+		return (a + 0.5) / float64(d.Talk[0].Tokens) / ((b + 0.5) / float64(d.Talk[1].Tokens))
+	case Tier:
+		if cell >= len(d.Tiers.InMemory) {
+			return math.NaN()
+		}
+		if d.Tiers.InMemory[cell] {
+			return 1
+		}
+		return 0
 	case Recency:
 		if d.Seen[cell] > 0 {
 			return now - d.Seen[cell]
@@ -193,6 +244,28 @@ func (d *Data) Classify(mode Mode, topic int, now float64, out []byte) Layout {
 				l.Steps[i] = 3
 			default:
 				l.Steps[i] = between(v, 0.25, 0.5, 1, 1, 2, 4)
+			}
+		}
+	case Talks:
+		l.Legend = ramp(diverging[:], []string{"< 1/4", "1/4 to 1/2", "1/2 to 1", "under " + strconv.Itoa(enoughSelections) + " selections", "1 to 2", "2 to 4", "> 4"})
+		l.Legend[3].Faint = true
+		for i := range n {
+			a, b, ok := d.Talked(i)
+			switch {
+			case !ok:
+				l.Steps[i] = Unknown
+			case a+b < enoughSelections:
+				l.Steps[i] = 3
+			default:
+				l.Steps[i] = between(d.Value(Talks, topic, i, now), 0.25, 0.5, 1, 1, 2, 4)
+			}
+		}
+	case Tier:
+		l.Legend = []Step{{Label: "on disk", Color: diverging[5]}, {Label: "in memory", Color: diverging[1]}}
+		for i := range n {
+			l.Steps[i] = Unknown
+			if v := d.Value(Tier, topic, i, now); !math.IsNaN(v) {
+				l.Steps[i] = byte(v)
 			}
 		}
 	case Recency:
@@ -322,6 +395,8 @@ func Figure(mode Mode, v float64) string {
 		return strconv.FormatFloat(v, 'f', 0, 64)
 	case mode == Recency:
 		return Ago(v)
+	case mode == Tier:
+		return map[bool]string{true: "in memory", false: "on disk"}[v == 1]
 	case mode == Q && v < 0.01:
 		return strconv.FormatFloat(v, 'f', 4, 64)
 	}
@@ -490,6 +565,10 @@ func (d *Data) column(mode Mode, topic int) string {
 		return "selections"
 	case Recency:
 		return "seconds_since_last"
+	case Tier:
+		return "in_memory"
+	case Talks:
+		return "share_in_" + d.Talk[0].ID + "_over_" + d.Talk[1].ID
 	}
 	return string(mode)
 }

@@ -43,17 +43,9 @@ func TestHeatStepsAreRatiosAndNeverIsAStepOfItsOwn(t *testing.T) {
 
 func TestTopicShowsNoColourWhereTheIntervalHoldsOne(t *testing.T) {
 	l := small().Classify(Topic, 0, 100, nil)
-	var got []string
-	for _, s := range l.Steps {
-		if s == Unknown {
-			got = append(got, "unknown")
-		} else {
-			got = append(got, l.Legend[s].Label)
-		}
-	}
 	want := "unknown, 2 to 4, interval holds 1, 1/4 to 1/2, interval holds 1, interval holds 1, > 4, < 1/4"
-	if s := strings.Join(got, ", "); s != want {
-		t.Errorf("got  %s\nwant %s", s, want)
+	if got := labels(l); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 
@@ -287,5 +279,44 @@ func BenchmarkUpdateOf20000Cells(b *testing.B) {
 	for b.Loop() {
 		l = d.Classify(Heat, 0, 1, l.Steps)
 		l.Pixels(0, nil, nil, out)
+	}
+}
+
+// labels are the legend's words for each cell.
+func labels(l Layout) string {
+	var got []string
+	for _, s := range l.Steps {
+		if s == Unknown {
+			got = append(got, "unknown")
+		} else {
+			got = append(got, l.Legend[s].Label)
+		}
+	}
+	return strings.Join(got, ", ")
+}
+
+func TestTwoConversationsAreComparedByShareWhereThereAreEnoughSelections(t *testing.T) {
+	d := small()
+	d.Talk = [2]Talk{{ID: "a"}, {ID: "b"}}
+	if l := d.Classify(Talks, 0, 100, nil); labels(l) != strings.TrimSuffix(strings.Repeat("unknown, ", 8), ", ") {
+		t.Errorf("before their counts came: %s", labels(l))
+	}
+	// b has half the tokens of a, so 20 selections against 10 are the same share.
+	d.Tally(wire.Tally{Conversation: "a", Tokens: 100, Cells: []wire.Pulse{{Cell: 0, Count: 20}, {Cell: 1, Count: 40}, {Cell: 2, Count: 4}, {Cell: 4, Count: 90}}})
+	d.Tally(wire.Tally{Conversation: "b", Tokens: 50, Cells: []wire.Pulse{{Cell: 0, Count: 10}, {Cell: 1, Count: 5}, {Cell: 2, Count: 5}, {Cell: 3, Count: 30}}})
+	d.Tally(wire.Tally{Conversation: "c", Tokens: 9})
+	if got, want := labels(d.Classify(Talks, 0, 100, nil)), "1/2 to 1, 2 to 4, under 10 selections, < 1/4, > 4, under 10 selections, under 10 selections, under 10 selections"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestTierSaysWhereWeightsAreOnceItIsKnown(t *testing.T) {
+	d := small()
+	if got := labels(d.Classify(Tier, 0, 100, nil)); strings.Contains(got, "memory") {
+		t.Errorf("before the daemon said: %s", got)
+	}
+	d.Tiers = wire.Tiers{InMemory: []bool{true, false, true, true, true, true, true, true}}
+	if got := labels(d.Classify(Tier, 0, 100, nil)); !strings.HasPrefix(got, "in memory, on disk, in memory") {
+		t.Errorf("got %s", got)
 	}
 }
