@@ -187,9 +187,21 @@ func newJob(t *testing.T, dir string, info engine.ModelInfo, set *probes.Set) (*
 	return db, job
 }
 
-func TestAWorkerKilledInTheMidstLosesNothingAndCountsNothingTwice(t *testing.T) {
+// killTest is what the tests that kill a process share: a planted model with its texts, the atlas that one process makes of
+// them, and a server that others reach.
+type killTest struct {
+	t       *testing.T
+	ctx     context.Context
+	model   *atlas.Planted
+	set     *probes.Set
+	whole   *atlas.Atlas
+	address string
+}
+
+func newKillTest(t *testing.T) *killTest {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
+	t.Cleanup(cancel)
 	p, set, err := few()
 	if err != nil {
 		t.Fatal(err)
@@ -198,98 +210,80 @@ func TestAWorkerKilledInTheMidstLosesNothingAndCountsNothingTwice(t *testing.T) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := outside(t)
-	db, job := newJob(t, t.TempDir(), p.Info(), set)
+	return &killTest{t, ctx, p, set, whole, outside(t)}
+}
+
+// finish measures as the job in this process, and fails the test unless every text counts once and the atlas is that of one
+// process alone.
+func (k *killTest) finish(db *store.Store, job store.Job) *Model {
+	k.t.Helper()
+	conn, err := Connect(k.ctx, k.address, "")
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.t.Cleanup(func() { conn.Close() })
+	m, err := conn.Open(k.ctx, k.model, job.ID)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	o := quick
+	o.Store, o.Job = db, job.ID
+	a, err := atlas.Run(k.ctx, m, k.set, o, nil)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	if a.ID != k.whole.ID {
+		k.t.Errorf("with a process killed the atlas is %.12s, from one alone %.12s", a.ID, k.whole.ID)
+	}
+	if job, err = db.Job(k.ctx, job.ID); err != nil || job.Done != job.Total {
+		k.t.Errorf("%d results of %d are stored (%v)", job.Done, job.Total, err)
+	}
+	return m
+}
+
+func TestAWorkerKilledInTheMidstLosesNothingAndCountsNothingTwice(t *testing.T) {
+	k := newKillTest(t)
+	db, job := newJob(t, t.TempDir(), k.model.Info(), k.set)
 	defer db.Close()
-	conn, err := Connect(ctx, address, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	m, err := conn.Open(ctx, p, job.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	first := start(t, "work", childURL+"="+address)
-	second := start(t, "work", childURL+"="+address)
+	first := start(t, "work", childURL+"="+k.address)
+	second := start(t, "work", childURL+"="+k.address)
 	go func() {
 		first.wait(t, "read", 20)
 		first.kill()
 	}()
-	o := quick
-	o.Store, o.Job = db, job.ID
-	a, err := atlas.Run(ctx, m, set, o, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a.ID != whole.ID {
-		t.Errorf("two processes, one killed, gave %.12s; one alone gave %.12s", a.ID, whole.ID)
-	}
-	if job, err = db.Job(ctx, job.ID); err != nil || job.Done != job.Total {
-		t.Errorf("%d results of %d are stored (%v)", job.Done, job.Total, err)
-	}
+	m := k.finish(db, job)
 	second.kill()
-	if err := m.Close(ctx, true); err != nil {
+	if err := m.Close(k.ctx, true); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestARunKilledInTheMidstGoesOnFromWhatItHas(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	p, set, err := few()
-	if err != nil {
-		t.Fatal(err)
-	}
-	whole, err := atlas.Run(ctx, p, set, quick, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := outside(t)
+	k := newKillTest(t)
 	dir := t.TempDir()
-	db, job := newJob(t, dir, p.Info(), set)
+	db, job := newJob(t, dir, k.model.Info(), k.set)
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	worker := start(t, "work", childURL+"="+address)
+	worker := start(t, "work", childURL+"="+k.address)
 	defer worker.kill()
-	run := start(t, "measure", childURL+"="+address, childStore+"="+dir, childJob+"="+job.ID)
+	run := start(t, "measure", childURL+"="+k.address, childStore+"="+dir, childJob+"="+job.ID)
 	run.wait(t, "read", 30)
 	run.kill()
 
-	db, err = store.Open(ctx, store.Options{Dir: dir})
+	db, err := store.Open(k.ctx, store.Options{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	job, err = db.StartJob(ctx, job.ID) // opening has queued it again
+	job, err = db.StartJob(k.ctx, job.ID) // opening has queued it again
 	if err != nil {
 		t.Fatal(err)
 	}
 	if job.Done < 25 || job.Done == job.Total {
 		t.Fatalf("%d of %d results were stored before the kill", job.Done, job.Total)
 	}
-	conn, err := Connect(ctx, address, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	m, err := conn.Open(ctx, p, job.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := quick
-	o.Store, o.Job = db, job.ID
-	a, err := atlas.Run(ctx, m, set, o, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if job, err = db.Job(ctx, job.ID); err != nil || job.Done != job.Total {
-		t.Errorf("%d results of %d are stored (%v)", job.Done, job.Total, err)
-	}
-	if a.ID != whole.ID {
-		t.Errorf("the resumed run gave %.12s, one in a piece %.12s", a.ID, whole.ID)
-	}
+	k.finish(db, job)
 }
 
 // failing refuses every forward.

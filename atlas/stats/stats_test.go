@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// reference is testdata/scipy.json: values of an independent implementation in NumPy 2.4.6 and SciPy 1.17.1, written from
-// these formulas alone (g clusters and n prompts in topic c, m_c their mean, a the mean of m over topics):
+// reference is testdata/scipy.json: values of an independent implementation in NumPy 2.4.6 and SciPy 1.17.1
+// (testdata/reference.py checks them anew), written from these formulas alone (g clusters and n prompts in topic c, m_c their mean, a the mean of m over topics):
 //
 //	variances    g/(g-1) * sum over clusters (sum over its prompts (x - m_c))^2 / n^2
 //	log_ratio    log((m_c + a)/(m_rest + a)) / sqrt(v_c/(m_c + a)^2 + v_rest/(m_rest + a)^2), m_rest the mean of the other
@@ -471,6 +471,29 @@ func TestSelectionFindsOrderStatistics(t *testing.T) {
 func TestLogRatioIsALogarithm(t *testing.T) {
 	for _, a := range []float64{1e-9, 0.3, 0.51, 0.999, 1, 1.7, 2.01, 40, 1e9} {
 		near(t, "log", []float64{logRatio(a, 1)}, []float64{math.Log(a)}, 1e-8)
+	}
+}
+
+// testdata/contrast.json is from NumPy with 200,000 draws (testdata/reference.py).
+func TestContrastIsThatOfAnIndependentImplementation(t *testing.T) {
+	data, err := os.ReadFile("testdata/contrast.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want struct {
+		A, B                         []float64
+		Difference, Error, Low, High float64
+	}
+	if err := json.Unmarshal(data, &want); err != nil {
+		t.Fatal(err)
+	}
+	difference, low, high := Contrast(want.A, want.B, 50000, 1)
+	if math.Abs(difference-want.Difference) > 1e-12 {
+		t.Errorf("difference %v, want %v", difference, want.Difference)
+	}
+	// Bounds are quantiles of draws: within a twentieth of the standard error.
+	if math.Abs(low-want.Low) > want.Error/20 || math.Abs(high-want.High) > want.Error/20 {
+		t.Errorf("interval [%v, %v], want [%v, %v]", low, high, want.Low, want.High)
 	}
 }
 
