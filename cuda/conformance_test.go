@@ -234,12 +234,7 @@ func (g *rig) compare(runs int, steps []*canon.Step) {
 	for _, s := range steps {
 		want = append(want, g.outcome(s, host.Run(s)))
 	}
-	ways := []Options{{Plain: true}}
-	if realDevice() {
-		ways = append(ways, Options{}) // the fast kernels
-	}
-	ways = append(ways, g.ways...)
-	for _, o := range ways {
+	for _, o := range append([]Options{{Plain: true}, {}}, g.ways...) {
 		device := must(open(g.t, o).Load(g.p))
 		for i, s := range steps {
 			for run := range runs {

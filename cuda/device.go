@@ -337,7 +337,10 @@ func (d *device) open(plain bool) error {
 		d.modules = append(d.modules, m)
 	}
 	if !plain {
-		d.fast = C.COVEY_FAST_PRODUCTS | C.COVEY_FAST_EXPERTS | C.COVEY_FAST_ATTENTION
+		d.fast = C.COVEY_FAST_PRODUCTS | C.COVEY_FAST_EXPERTS
+		if d.info.Major >= 9 {
+			d.fast |= C.COVEY_FAST_ATTENTION | C.COVEY_FAST_ROW
+		}
 	}
 	for k := range d.functions {
 		d.functions[k], err = d.function(C.GoString(C.covey_kernel_name(C.int32_t(k))))

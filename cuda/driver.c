@@ -12,12 +12,15 @@ int64_t covey_calls(void) { return calls; }
 int covey_injected(void) { return ++calls == fail_at; }
 
 CUresult covey_launch_all(const covey_launch *l, int32_t n, const CUfunction *functions, CUdeviceptr program, CUstream stream, int32_t *at) {
+  CUlaunchAttribute overlap = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .value = {.programmaticStreamSerializationAllowed = 1}};
   for (*at = 0; *at < n; ++*at, l++) {
     if (covey_injected()) return CUDA_ERROR_OPERATING_SYSTEM;
-    canon_op op = l->op;
+    covey_argument argument = l->argument;
     int32_t more[2] = {l->more[0], l->more[1]};
-    void *arguments[] = {&op, &program, &more[0], &more[1]};
-    CUresult r = cuLaunchKernel(functions[l->kernel], l->grid[0], l->grid[1], l->grid[2], l->threads, 1, 1, l->shared, stream, arguments, 0);
+    void *arguments[] = {&argument, &program, &more[0], &more[1]};
+    CUlaunchConfig c = {.gridDimX = l->grid[0], .gridDimY = l->grid[1], .gridDimZ = l->grid[2], .blockDimX = l->threads, .blockDimY = 1, .blockDimZ = 1,
+                        .sharedMemBytes = l->shared, .hStream = stream, .attrs = &overlap, .numAttrs = (unsigned)l->overlap};
+    CUresult r = cuLaunchKernelEx(&c, functions[l->kernel], arguments, 0);
     if (r != CUDA_SUCCESS) return r;
   }
   return CUDA_SUCCESS;

@@ -36,6 +36,7 @@ type loader struct {
 
 	places []int // of the experts of the operation in hand: numbers of devices; nil = all are here
 	number int   // this device's
+	exchanges map[[4]C.int32_t]C.CUdeviceptr // by experts, chosen, width of an expert and of the shared one
 }
 
 // mirror is a piece of host memory and its place on the device.
@@ -142,6 +143,9 @@ func (l *loader) op(op *C.canon_op) error {
 		op.table = (*unsafe.Pointer)(address(at))
 	case op.table != nil:
 		if err := l.table(op); err != nil {
+			return err
+		}
+		if err := l.exchange(op); err != nil {
 			return err
 		}
 	case op.kind == C.CANON_OP_ENTRY:
@@ -313,6 +317,35 @@ func (l *loader) table(op *C.canon_op) error {
 	}
 	op.table = (*unsafe.Pointer)(address(at))
 	C.covey_record(&op.routed, &op.routed)
+	return nil
+}
+
+// exchange gives an operation what the blocks of its one-row kernel hand each other: one piece for all layers of a geometry, with
+// all bits set and a count of 0 behind.
+func (l *loader) exchange(op *C.canon_op) error {
+	key := [4]C.int32_t{op.i[0], op.i[1], op.routed.gate.rows, 0}
+	if op.shared_block != nil {
+		key[3] = op.shared.gate.rows
+	}
+	at, ok := l.exchanges[key]
+	if !ok {
+		n := int64(C.covey_exchange(op)) * 4
+		var err error
+		if at, err = l.memory.take("scratch", n+4); err != nil {
+			return err
+		}
+		for _, fill := range []struct {
+			at C.CUdeviceptr
+			v  byte
+			n  int64
+		}{{at, 0xff, n}, {at + C.CUdeviceptr(n), 0, 4}} {
+			if err := call("cuMemsetD8", func() error { return cu.MemsetD8(cu.DevicePtr(fill.at), fill.v, fill.n) }); err != nil {
+				return err
+			}
+		}
+		l.exchanges[key] = at
+	}
+	op.state = (*C.float)(address(at))
 	return nil
 }
 

@@ -2,7 +2,7 @@
 
 // Which kernels an operation becomes. One place for geometry, so that a kernel and its launches are changed together.
 #include <string.h>
-#include "plan.h"
+#include "launches.h"
 
 #define X(name) "covey_" #name,
 static const char *const names[] = {COVEY_PLAIN(X) COVEY_FAST(X)};
@@ -10,93 +10,11 @@ static const char *const names[] = {COVEY_PLAIN(X) COVEY_FAST(X)};
 const char *covey_kernel_name(int32_t kernel) { return names[kernel]; }
 int32_t covey_kernel_family(int32_t kernel) {
   if (kernel < COVEY_PLAIN_COUNT) return 0;
-  return kernel < COVEY_K_up_few_int4_g32 ? COVEY_FAST_PRODUCTS : kernel < COVEY_K_attend_blocks1_f32 ? COVEY_FAST_EXPERTS : COVEY_FAST_ATTENTION;
+  return kernel < COVEY_K_up_few_int4_g32 ? COVEY_FAST_PRODUCTS : kernel < COVEY_K_attend_blocks1_f32 ? COVEY_FAST_EXPERTS : kernel < COVEY_K_moe_row_int4_g32_f16 ? COVEY_FAST_ATTENTION : COVEY_FAST_ROW;
 }
-
-enum { ROW_THREADS = 256, PRODUCT_ROWS = 4, PRODUCT_THREADS = 256, MOST_ROW_BLOCKS = 16 };   // as kernels/product.h
-
-static int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
-static int32_t at_most(int32_t a, int32_t b) { return a < b ? a : b; }
-static int32_t rows_of(const covey_bucket *b, int32_t logits) { return logits ? b->logit_rows : b->rows; }
 
 static int known(const canon_matrix *m) { return m->form >= CANON_F32 && m->form <= CANON_MXFP4; }
 static int known_record(const canon_record *r) { return known(&r->gate) && known(&r->up) && known(&r->down); }
-
-static covey_launch *put(covey_launch *at, int32_t kernel, const canon_op *op, int32_t x, int32_t y, int32_t z, int32_t threads, int64_t shared) {
-  *at = (covey_launch){.kernel = kernel, .grid = {(uint32_t)x, (uint32_t)y, (uint32_t)z}, .threads = (uint32_t)threads, .shared = (uint32_t)shared, .op = *op};
-  return at + 1;
-}
-static int32_t whole_warps(int32_t n, int32_t most) { return at_most((n + 31) / 32 * 32, most); }
-
-// ---- fast kernels ------------------------------------------------------------------------------------------------------
-// Their geometry is that of the comments in their sources; where one or the other is faster was measured on an H200.
-
-enum { MOST_SHARED = 227 << 10, FEW_ROWS = 8, FEW_DENSE = 64 };
-
-// Place among the forms and groups that COVEY_GROUPS lists, or -1.
-static int32_t variant(const canon_matrix *m) {
-  if (!covey_tiled(m) || m->scale_form != CANON_F16 || m->bias || m->bias_at) return -1;
-  return (m->form == CANON_INT4 ? 0 : 3) + (m->group == 32 ? 0 : m->group == 64 ? 1 : 2);
-}
-static int32_t variant_of_record(const canon_record *r) {
-  int32_t v = variant(&r->gate);
-  return variant(&r->up) == v && variant(&r->down) == v ? v : -1;
-}
-
-// Shared memory of matmul.cuh: few_memory and Many<F, mw>::memory.
-static int64_t few_memory(const canon_matrix *m, int32_t tiles, int32_t parts) {
-  int64_t cols = (int64_t)m->groups * m->group, segments = covey_ceil((int32_t)cols, CANON_SEGMENT);
-  return FEW_ROWS * ((cols + 127) / 128 * 128 + 64) + m->groups * FEW_ROWS * 8 + parts * tiles * segments * 16 * FEW_ROWS * 4 + (parts == 2 ? FEW_ROWS * (tiles * 16 + 4) * 4 : 0);
-}
-static int64_t many_memory(const canon_matrix *m, int32_t mw) {
-  int64_t columns = 256 / mw, groups = 128 / m->group, stage = 2 * mw * groups * covey_block(m->form, m->group, m->scale_form) + columns * 128 + groups * columns * 8;
-  int64_t ring = 4 * stage, inner = columns * (mw * 16 + 4) * 4;
-  return ring > inner ? ring : inner;
-}
-
-static covey_launch *fast_product(const canon_op *op, int32_t rows, int32_t v, covey_launch *at) {
-  int64_t few = few_memory(&op->m, 2, 1);    // DENSE_TILES of matmul.cu
-  if (rows <= FEW_DENSE && few <= MOST_SHARED) return put(at, COVEY_K_matmul_few_int4_g32 + v, op, covey_ceil(op->m.rows, 32), covey_ceil(rows, FEW_ROWS), 1, 256, few);
-  return put(at, COVEY_K_matmul_many_int4_g32 + v, op, covey_ceil(op->m.rows, 128), covey_ceil(rows, 64), 1, 256, many_memory(&op->m, 4));
-}
-
-// Up and down of the shared expert (routed 0) or the routed ones. Few: one row; items are at most `items`.
-static covey_launch *fast_experts(const canon_op *op, const canon_record *r, int32_t rows, int32_t routed, int32_t v, covey_launch *at) {
-  int32_t k = routed ? op->i[1] : 1, items = routed ? at_most(op->i[0], rows * k) : 1, mw = r->gate.group == 128 ? 8 : 4;
-  int64_t up = few_memory(&r->gate, mw, 2), down = few_memory(&r->down, 2, 1);
-  if (rows == 1 && up <= MOST_SHARED && down <= MOST_SHARED) {
-    at = put(at, COVEY_K_up_few_int4_g32 + v, op, covey_ceil(r->gate.rows, 16 * mw), items, 1, 512, up);
-    at[-1].more[0] = routed;
-    at[-1].more[1] = INT32_MAX;
-    at = put(at, COVEY_K_down_few_int4_g32 + v, op, covey_ceil(r->down.rows, 32), items, 1, 256, down);
-    at[-1].more[0] = routed;
-    at[-1].more[1] = INT32_MAX;
-    return at;
-  }
-  // Every item has one column tile begun; the others are full.
-  at = put(at, COVEY_K_up_many_int4_g32 + v, op, covey_ceil(r->gate.rows, 16 * mw), items + rows * k / (256 / mw), 1, 256, many_memory(&r->gate, mw));
-  at[-1].more[0] = routed;
-  at = put(at, COVEY_K_down_many_int4_g32 + v, op, covey_ceil(r->down.rows, 128), items + rows * k / 64, 1, 256, many_memory(&r->down, 4));
-  at[-1].more[0] = routed;
-  return at;
-}
-
-static int32_t fast_attention(const canon_op *op, const covey_bucket *b, covey_launch **at) {
-  int32_t group = op->i[1] / op->kv.heads, dim = op->kv.dim, form = op->kv.form;
-  if (op->kv.single || op->i[3] != dim) return 0;
-  // Keys and values of a block in shared memory, both at once where they fit: attend_block_memory of attention.cu.
-  int64_t keys = (int64_t)CANON_BLOCK * dim * covey_form_bytes(form), block = 2 * keys <= 196608 ? 2 * keys : keys;
-  if (b->split && dim <= 256 && dim % 32 == 0 && block <= 196608) {
-    int32_t heads = group % 4 == 0 ? 4 : group % 2 == 0 ? 2 : 1, kernel = heads == 4 ? COVEY_K_attend_blocks4_f32 : heads == 2 ? COVEY_K_attend_blocks2_f32 : COVEY_K_attend_blocks1_f32;
-    *at = put(*at, kernel + form, op, op->i[1] / heads, b->blocks, b->rows, 256, block);
-    *at = put(*at, COVEY_K_attend_fold, op, op->i[1], b->rows, 1, dim, 0);
-    return 1;
-  }
-  if ((dim != 64 && dim != 128) || group > 64 || b->split) return 0;
-  int64_t stage = 16 * CANON_BLOCK > 32 * dim ? 16 * CANON_BLOCK : 32 * dim;
-  *at = put(*at, (dim == 64 ? COVEY_K_attend_tiles64_f32 : COVEY_K_attend_tiles128_f32) + form, op, covey_ceil(b->rows, 64 / group), op->kv.heads, 1, 256, (dim * 64 + 2 * stage + 8 * 128 * 8) * 4);
-  return 1;
-}
 
 // ---- sequences ---------------------------------------------------------------------------------------------------------
 
@@ -132,14 +50,14 @@ static covey_launch *delta(const canon_op *op, const covey_bucket *b, covey_laun
 
 // ---- operations --------------------------------------------------------------------------------------------------------
 
-static covey_launch *feed_forward(const canon_op *op, const covey_bucket *b, covey_launch *at) {
+static covey_launch *feed_forward(const canon_op *op, const covey_bucket *b, const covey_place *d, covey_launch *at) {
   int32_t rows = rows_of(b, op->dst.logits), k = op->i[1], per = ROW_THREADS / 32;
-  int32_t fast = b->fast & COVEY_FAST_EXPERTS && op->i[2] == CANON_SWIGLU, v;
+  covey_launch *fast;
   if (op->shared_block) {
     const canon_record *r = &op->shared;
     int32_t blocks = covey_ceil(rows, PRODUCT_ROWS);
-    if (fast && (v = variant_of_record(r)) >= 0) {
-      at = fast_experts(op, r, rows, 0, v, at);
+    if ((fast = covey_fast_experts(op, b, d, 0, at))) {
+      at = fast;
     } else {
       at = put(at, COVEY_K_shared_up, op, covey_ceil(r->gate.rows, COVEY_TILE), 1, blocks, PRODUCT_THREADS, 0);
       if (r->down.group) at = put(at, COVEY_K_shared_inner, op, rows, covey_ceil(r->down.groups, per), 1, ROW_THREADS, 0);
@@ -150,8 +68,8 @@ static covey_launch *feed_forward(const canon_op *op, const covey_bucket *b, cov
     const canon_record *r = &op->routed;
     int32_t items = at_most(op->i[0], rows * k), blocks = at_most(covey_ceil(rows, PRODUCT_ROWS), MOST_ROW_BLOCKS);
     at = put(at, COVEY_K_group, op, 1, 1, 1, whole_warps(op->i[0], 1024), 0);
-    if (fast && (v = variant_of_record(r)) >= 0) {
-      at = fast_experts(op, r, rows, 1, v, at);
+    if ((fast = covey_fast_experts(op, b, d, 1, at))) {
+      at = fast;
     } else {
       at = put(at, COVEY_K_routed_up, op, covey_ceil(r->gate.rows, COVEY_TILE), items, blocks, PRODUCT_THREADS, 0);
       if (r->down.group) at = put(at, COVEY_K_routed_inner, op, rows * k, covey_ceil(r->down.groups, per), 1, ROW_THREADS, 0);
@@ -162,8 +80,8 @@ static covey_launch *feed_forward(const canon_op *op, const covey_bucket *b, cov
   return at;
 }
 
-int32_t covey_plan(const canon_op *op, const covey_bucket *b, covey_launch *out) {
-  covey_launch *at = out;
+int32_t covey_plan_one(const canon_op *op, const covey_bucket *b, const covey_place *d, covey_launch *out) {
+  covey_launch *at = out, *fast;
   int32_t rows = rows_of(b, op->dst.logits), columns = covey_ceil(op->dst.width, ROW_THREADS);
   switch (op->kind) {
     case CANON_OP_EMBED:
@@ -178,18 +96,19 @@ int32_t covey_plan(const canon_op *op, const covey_bucket *b, covey_launch *out)
       break;
     case CANON_OP_MATMUL:
       if (!known(&op->m)) return -1;
-      if (b->fast & COVEY_FAST_PRODUCTS && variant(&op->m) >= 0) { at = fast_product(op, rows, variant(&op->m), at); break; }
+      if ((fast = covey_fast_product(op, b, d, 0, at))) { at = fast; break; }
       at = put(at, COVEY_K_matmul, op, covey_ceil(op->m.rows, COVEY_TILE), covey_ceil(rows, PRODUCT_ROWS), 1, PRODUCT_THREADS, 0);
       break;
     case CANON_OP_HEADS:
       if (!known(&op->m)) return -1;
+      if ((fast = covey_fast_product(op, b, d, 0, at))) { at = fast; break; }
       at = put(at, COVEY_K_heads, op, covey_ceil(op->m.rows / op->i[0], COVEY_TILE), covey_ceil(rows, PRODUCT_ROWS), op->i[0], PRODUCT_THREADS, 0);
       break;
     case CANON_OP_COPY: at = put(at, COVEY_K_copy, op, rows, op->i[0], 1, whole_warps(op->i[3], ROW_THREADS), 0); break;
     case CANON_OP_ROPE: at = put(at, COVEY_K_rope, op, rows, op->i[0], 1, whole_warps(op->i[1] / 2, ROW_THREADS), 0); break;
     case CANON_OP_KV_APPEND: at = put(at, COVEY_K_kv_append, op, b->rows, 1, 1, ROW_THREADS, 0); break;
     case CANON_OP_ATTENTION: {
-      if (b->fast & COVEY_FAST_ATTENTION && fast_attention(op, b, &at)) break;
+      if ((fast = covey_fast_attention(op, b, d, 0, at))) { at = fast; break; }
       int64_t split = 4 * (int64_t)(CANON_BLOCK + op->kv.dim + op->i[3]), whole = split + 4 * (int64_t)op->i[3];
       if (b->split && b->rows <= COVEY_SPLIT_ROWS) {
         at = put(at, COVEY_K_attend_split, op, rows, op->i[1], attended_blocks(op, b->blocks), CANON_BLOCK, split);
@@ -207,7 +126,7 @@ int32_t covey_plan(const canon_op *op, const covey_bucket *b, covey_launch *out)
       break;
     case CANON_OP_FFN:
       if ((op->table && !known_record(&op->routed)) || (op->shared_block && !known_record(&op->shared))) return -1;
-      at = feed_forward(op, b, at);
+      at = feed_forward(op, b, d, at);
       break;
     case CANON_OP_INDEX: at = indexer(op, b, at); break;
     case CANON_OP_POOL: at = put(at, COVEY_K_pool, op, b->rows, covey_ceil(op->dst.width, 64), 1, 64, 0); break;

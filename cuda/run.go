@@ -10,6 +10,7 @@ import "C"
 
 import (
 	"errors"
+	"strings"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -190,6 +191,19 @@ func (r *runner) run(bucket C.covey_bucket, graph bool) error {
 		err = errors.Join(err, r.settle())
 	}
 	return errors.Join(err, call("cuStreamSynchronize", r.b.stream.Synchronize))
+}
+
+// kernels names the launches of a step of some rows, all of one block of positions and with logits.
+func (r *runner) kernels(rows int) ([]string, error) {
+	p, err := r.plan(r.bucket(rows, min(rows, r.image.Limits.LogitRows), 1))
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, l := range p.at() {
+		names = append(names, strings.TrimPrefix(C.GoString(C.covey_kernel_name(l.kernel)), "covey_"))
+	}
+	return names, nil
 }
 
 // submit puts a step's upload, launches and downloads into the stream.

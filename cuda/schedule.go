@@ -86,7 +86,7 @@ func powerOfTwo(n, most int) int {
 
 func (r *runner) bucket(rows, logits, blocks int) C.covey_bucket {
 	lim := r.image.Limits
-	b := C.covey_bucket{rows: C.int32_t(powerOfTwo(rows, lim.Rows)), logit_rows: C.int32_t(powerOfTwo(logits, lim.LogitRows)), blocks: C.int32_t(powerOfTwo(blocks, (lim.Pages+3)/4)), fast: r.b.fast, pages: C.int32_t(lim.Pages), scored: C.int32_t(r.scored)}
+	b := C.covey_bucket{rows: C.int32_t(powerOfTwo(rows, lim.Rows)), logit_rows: C.int32_t(powerOfTwo(logits, lim.LogitRows)), blocks: C.int32_t(powerOfTwo(blocks, (lim.Pages+3)/4)), pages: C.int32_t(lim.Pages), scored: C.int32_t(r.scored)}
 	if int(b.rows) <= r.split {
 		b.split = 1
 	} else if r.scored == 0 {
@@ -139,7 +139,7 @@ func (r *runner) plan(bucket C.covey_bucket) (*plan, error) {
 		}
 	}
 	var err error
-	if p.launches, err = launchesOf(ops, &bucket, r.b.device, r.image, r.table(bucket)...); err == nil {
+	if p.launches, err = launchesOf(ops, &bucket, r.place(r.b.device), r.image, r.table(bucket)...); err == nil {
 		err = r.b.shared(p.at())
 	}
 	if err == nil {
@@ -160,26 +160,48 @@ func (r *runner) table(bucket C.covey_bucket) []C.covey_launch {
 	return []C.covey_launch{{kernel: C.COVEY_K_angles_table, grid: [3]C.uint32_t{C.uint32_t(bucket.rows), C.uint32_t(r.angles), 1}, threads: 64}}
 }
 
-// launchesOf plans operations on a device, behind other launches.
-func launchesOf(ops []C.canon_op, bucket *C.covey_bucket, d *device, image *canon.Image, before ...C.covey_launch) (launches, error) {
-	all := before
-	var out [C.COVEY_MOST_LAUNCHES]C.covey_launch
-	for i := range ops {
-		n := C.covey_plan(&ops[i], bucket, &out[0])
-		if n < 0 {
-			return launches{}, fmt.Errorf("%s: operation %d: %w", image.Labels[ops[i].label], ops[i].kind, ErrUnsupported)
-		}
-		for _, l := range out[:n] {
-			if l.grid[0] > 0 && l.grid[1] > 0 && l.grid[2] > 0 { // a step without logit rows has none of their launches
-				all = append(all, l)
-			}
+// place is what plans on a device depend on beside the step.
+func (r *runner) place(d *device) C.covey_place {
+	p := C.covey_place{fast: d.fast, multiprocessors: C.int32_t(d.info.Multiprocessors), shared: C.int32_t(d.info.SharedMemoryBlock), program: (*C.covey_program)(address(r.state))}
+	if d.info.Major >= 9 {
+		p.overlap = 1
+	}
+	if len(r.shares) > 0 { // devices meet between the launches of a layer's experts
+		p.spread = 1
+	}
+	for _, a := range r.image.Kept {
+		if !a.Logits {
+			p.fast &^= C.COVEY_FAST_ROW // it keeps a router's logits to itself
 		}
 	}
-	l := launches{(*C.covey_launch)(C.malloc(C.size_t(len(all)) * C.sizeof_covey_launch)), C.int32_t(len(all))}
+	return p
+}
+
+// launchesOf plans operations, behind other launches.
+func launchesOf(ops []C.canon_op, bucket *C.covey_bucket, place C.covey_place, image *canon.Image, before ...C.covey_launch) (launches, error) {
+	count := C.int32_t(len(ops))
+	room := int(C.covey_most_launches(&ops[0], count)) + len(before)
+	l := launches{from: (*C.covey_launch)(C.malloc(C.size_t(room) * C.sizeof_covey_launch))}
 	if l.from == nil {
 		return launches{}, errors.New("out of memory for the launches of a step")
 	}
-	copy(l.at(), all)
+	all := unsafe.Slice(l.from, room)
+	l.n = C.int32_t(copy(all, before))
+	n := C.covey_plan(&ops[0], count, bucket, &place, &all[l.n])
+	if n < 0 {
+		C.free(unsafe.Pointer(l.from))
+		op := &ops[-1-n]
+		return launches{}, fmt.Errorf("%s: operation %d: %w", image.Labels[op.label], op.kind, ErrUnsupported)
+	}
+	for _, made := range all[l.n : l.n+n] {
+		if made.grid[0] > 0 && made.grid[1] > 0 && made.grid[2] > 0 { // a step without logit rows has none of their launches
+			all[l.n] = made
+			l.n++
+		}
+	}
+	if small := C.realloc(unsafe.Pointer(l.from), C.size_t(max(l.n, 1))*C.sizeof_covey_launch); small != nil {
+		l.from = (*C.covey_launch)(small)
+	}
 	return l, nil
 }
 
@@ -216,7 +238,7 @@ func (b *Backend) Load(p *canon.Program) (canon.Runner, error) {
 }
 
 func (r *runner) load() error {
-	l := &loader{memory: &r.memory, image: r.image, seen: map[unsafe.Pointer]C.CUdeviceptr{}}
+	l := &loader{memory: &r.memory, image: r.image, seen: map[unsafe.Pointer]C.CUdeviceptr{}, exchanges: map[[4]C.int32_t]C.CUdeviceptr{}}
 	var places [][]int
 	if len(r.b.far) > 0 {
 		places = r.placement()

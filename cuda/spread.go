@@ -160,7 +160,7 @@ func (r *runner) spread(l *loader, places [][]int) error {
 	for n, d := range r.b.far {
 		s := &share{d: d, memory: memory{b: r.b, d: d}}
 		r.shares = append(r.shares, s)
-		far := &loader{memory: &s.memory, image: r.image, seen: map[unsafe.Pointer]C.CUdeviceptr{}}
+		far := &loader{memory: &s.memory, image: r.image, seen: map[unsafe.Pointer]C.CUdeviceptr{}, exchanges: map[[4]C.int32_t]C.CUdeviceptr{}}
 		var err error
 		if far.stage, err = s.memory.pin("upload", stageBytes); err != nil {
 			return err
@@ -264,7 +264,7 @@ func (r *runner) segments(p *plan, bucket C.covey_bucket, places map[unsafe.Poin
 				if r.bounce.ids != nil {
 					op.ids = r.bounce.ids
 				}
-				launches, err := launchesOf([]C.canon_op{op}, &bucket, s.d, r.image)
+				launches, err := launchesOf([]C.canon_op{op}, &bucket, r.place(s.d), r.image)
 				if err != nil {
 					return err
 				}
@@ -396,7 +396,7 @@ func (r *runner) segment(s *segment) error {
 	var at C.int32_t
 	if code := C.covey_launch_all(s.from, s.n, &d.functions[0], state, streamOf(d.stream), &at); code != 0 {
 		l := unsafe.Slice(s.from, int(s.n))[at]
-		e := failure("cuLaunchKernel of "+C.GoString(C.covey_kernel_name(l.kernel))+" for "+r.image.Labels[l.op.label], int(code))
+		e := failure("cuLaunchKernel of "+C.GoString(C.covey_kernel_name(l.kernel))+" for "+r.image.Labels[l.label], int(code))
 		e.Injected = code == C.CUDA_ERROR_OPERATING_SYSTEM
 		return e
 	}

@@ -93,7 +93,7 @@ static void run(const shape &sh) {
         o.i[0] = i % layers;
         if (way) {
           f<<<dim3(sh.heads / way, blocks, t.rows), 256, block_memory, s>>>(o, dp);
-          covey_attend_fold<<<dim3(sh.heads, t.rows), dim, 0, s>>>(o, dp);
+          covey_attend_fold<<<dim3(sh.heads, t.rows), dim, 0, s>>>(o, dp, 0);
         } else {
           tiles<<<dim3(covey_ceil(t.rows, 64 / group), sh.kv), TILE_THREADS, tile_memory, s>>>(o, dp);
         }

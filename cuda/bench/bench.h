@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 #include <cuda_runtime.h>
-#include "../kernels/layout.h"
+#include "../kernels/fused.h"
 
 #define CHECK(x)                                                                                              \
   do {                                                                                                        \
@@ -73,6 +73,15 @@ template <class T> static T *device(size_t n) { T *p; CHECK(cudaMalloc(&p, n * s
 template <class T> static T *device(const std::vector<T> &v) { T *p = device<T>(v.size()); CHECK(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice)); return p; }
 template <class T> static std::vector<T> host(const T *p, size_t n) { std::vector<T> v(n); CHECK(cudaMemcpy(v.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost)); return v; }
 static std::vector<float> floats(uint32_t seed, size_t n) { std::vector<float> v(n); for (size_t i = 0; i < n; i++) v[i] = unit_float(seed, (uint32_t)i); return v; }
+
+// A product of codes that lie in p->codes, as the kernels for few rows take it.
+static covey_rows product_of(const canon_op &op) {
+  covey_rows f;
+  memset(&f, 0, sizeof f);
+  f.src = op.src; f.made = COVEY_CODES; f.parts = 1;
+  f.part[0].m = op.m; f.part[0].bias = op.vec; f.part[0].dst = op.dst;
+  return f;
+}
 
 // Fills a matrix of an integer form at base.
 void fill(const canon_matrix &m, uint8_t *base, uint32_t seed);

@@ -1,9 +1,9 @@
 // Dense products of every integer form against the scalar rule, all outputs compared: short inputs and tails, 1 to 100 rows,
 // rows of zeros, denormals, amax on both sides of 2^-100, infinities and NaN, extreme codes.
 #include "bench.h"
-#define covey_matmul_few_int4_g64 edges_few_int4_g64   // rows.cu has these two forms as well
+#define covey_rows_int4_g64 edges_rows_int4_g64   // rows.cu has these two forms as well
 #define covey_matmul_many_int4_g64 edges_many_int4_g64
-#define covey_matmul_few_int8_g32 edges_few_int8_g32
+#define covey_rows_int8_g32 edges_rows_int8_g32
 #define covey_matmul_many_int8_g32 edges_many_int8_g32
 #include "../kernels/matmul.cu"
 
@@ -24,9 +24,10 @@ static std::vector<float> rows_of(int rows, int cols) {
   return x;
 }
 
-using run_few = void (*)(canon_op, const covey_program *);
+using run_few = void (*)(covey_rows, const covey_program *, int);
+using run_many = void (*)(canon_op, const covey_program *);
 
-static void check(int form, int group, run_few few, run_few many, int memory_of_many) {
+static void check(int form, int group, run_few few, run_many many, int memory_of_many) {
   long all = 0, bad_few = 0, bad_many = 0;
   for (int cols : {32, 96, 160, 576, 2880}) {
     const int outs = 40, most = 100;
@@ -58,7 +59,7 @@ static void check(int form, int group, run_few few, run_few many, int memory_of_
         CHECK(cudaMemcpy(dp, &p, sizeof p, cudaMemcpyHostToDevice));
         CHECK(cudaMemset(op.dst.data, 0x55, (size_t)most * outs * 4));
         if (tiles) many<<<dim3(covey_ceil(outs, 128), covey_ceil(rows, 64)), 256, memory_of_many>>>(op, dp);
-        else few<<<dim3(covey_ceil(outs, 16 * DENSE_TILES), covey_ceil(rows, 8)), DENSE_WARPS * 32, memory_of_few>>>(op, dp);
+        else few<<<dim3(covey_ceil(outs, 16 * DENSE_TILES), covey_ceil(rows, 8)), DENSE_WARPS * 32, memory_of_few>>>(product_of(op), dp, 8);
         CHECK(cudaGetLastError());
         CHECK(cudaDeviceSynchronize());
         long bad = differing(want.data(), host(op.dst.data, (size_t)rows * outs).data(), (long)rows * outs);
@@ -72,10 +73,10 @@ static void check(int form, int group, run_few few, run_few many, int memory_of_
 
 void bench_edges() {
   auto many = [](auto f, int form, int group) { using F = decltype(f); return Many<F, 4>::memory(covey_block(form, group, CANON_F16)); };
-  check(CANON_INT4, 32, covey_matmul_few_int4_g32, covey_matmul_many_int4_g32, many(Form<CANON_INT4, 32, CANON_F16>(), CANON_INT4, 32));
-  check(CANON_INT4, 64, covey_matmul_few_int4_g64, covey_matmul_many_int4_g64, many(Form<CANON_INT4, 64, CANON_F16>(), CANON_INT4, 64));
-  check(CANON_INT4, 128, covey_matmul_few_int4_g128, covey_matmul_many_int4_g128, many(Form<CANON_INT4, 128, CANON_F16>(), CANON_INT4, 128));
-  check(CANON_INT8, 32, covey_matmul_few_int8_g32, covey_matmul_many_int8_g32, many(Form<CANON_INT8, 32, CANON_F16>(), CANON_INT8, 32));
-  check(CANON_INT8, 64, covey_matmul_few_int8_g64, covey_matmul_many_int8_g64, many(Form<CANON_INT8, 64, CANON_F16>(), CANON_INT8, 64));
-  check(CANON_INT8, 128, covey_matmul_few_int8_g128, covey_matmul_many_int8_g128, many(Form<CANON_INT8, 128, CANON_F16>(), CANON_INT8, 128));
+  check(CANON_INT4, 32, covey_rows_int4_g32, covey_matmul_many_int4_g32, many(Form<CANON_INT4, 32, CANON_F16>(), CANON_INT4, 32));
+  check(CANON_INT4, 64, covey_rows_int4_g64, covey_matmul_many_int4_g64, many(Form<CANON_INT4, 64, CANON_F16>(), CANON_INT4, 64));
+  check(CANON_INT4, 128, covey_rows_int4_g128, covey_matmul_many_int4_g128, many(Form<CANON_INT4, 128, CANON_F16>(), CANON_INT4, 128));
+  check(CANON_INT8, 32, covey_rows_int8_g32, covey_matmul_many_int8_g32, many(Form<CANON_INT8, 32, CANON_F16>(), CANON_INT8, 32));
+  check(CANON_INT8, 64, covey_rows_int8_g64, covey_matmul_many_int8_g64, many(Form<CANON_INT8, 64, CANON_F16>(), CANON_INT8, 64));
+  check(CANON_INT8, 128, covey_rows_int8_g128, covey_matmul_many_int8_g128, many(Form<CANON_INT8, 128, CANON_F16>(), CANON_INT8, 128));
 }

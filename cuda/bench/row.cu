@@ -3,7 +3,7 @@
 #include "../kernels/experts_row.cu"
 
 
-struct kernel { const char *name; void (*f)(covey_moe, int32_t); int warps, group; };
+struct kernel { const char *name; void (*f)(covey_moe, const covey_program *, int32_t); int warps, group; };
 static const kernel kernels[] = {
   {"g64 w8", covey_moe_row_int4_g64_f16, 8, 64},
   {"g32 w8", covey_moe_row_int4_g32_f16, 8, 32}, {"g128 w8", covey_moe_row_int4_g128_f16, 8, 128},
@@ -17,7 +17,7 @@ static void launch(const kernel &k, const covey_moe &m, bool overlapped, cudaStr
   a[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   a[0].val.programmaticStreamSerializationAllowed = 1;
   c.attrs = a; c.numAttrs = overlapped ? 1 : 0;
-  CHECK(cudaLaunchKernelEx(&c, k.f, m, (int32_t)MOST));
+  CHECK(cudaLaunchKernelEx(&c, k.f, m, (const covey_program *)0, (int32_t)MOST));
 }
 
 struct shape { const char *name; int hidden, inner, shared, experts, k, sets; };

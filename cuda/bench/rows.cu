@@ -129,7 +129,7 @@ static void dense(int form, int group, int cols, int outs, double probe) {
   memset(&op, 0, sizeof op);
   op.m = m; op.dst.width = outs; op.dst.stride = outs; op.dst.data = device<float>((size_t)most * outs);
   int block = covey_block(form, group, CANON_F16), mem_few = few_memory(m.groups, group, DENSE_TILES, 1, 8), mem_many = form == CANON_INT4 ? Many<Form<CANON_INT4, 64, CANON_F16>, 4>::memory(block) : Many<Form<CANON_INT8, 32, CANON_F16>, 4>::memory(block);
-  auto few = form == CANON_INT4 ? covey_matmul_few_int4_g64 : covey_matmul_few_int8_g32, many = form == CANON_INT4 ? covey_matmul_many_int4_g64 : covey_matmul_many_int8_g32;
+  auto few = form == CANON_INT4 ? covey_rows_int4_g64 : covey_rows_int8_g32, many = form == CANON_INT4 ? covey_matmul_many_int4_g64 : covey_matmul_many_int8_g32;
   CHECK(cudaFuncSetAttribute(few, cudaFuncAttributeMaxDynamicSharedMemorySize, mem_few));
   CHECK(cudaFuncSetAttribute(many, cudaFuncAttributeMaxDynamicSharedMemorySize, mem_many));
   for (int rows : {1, 3, 8, 16, 64, 100, 512, 4096}) {
@@ -141,7 +141,7 @@ static void dense(int form, int group, int cols, int outs, double probe) {
         canon_op o = op;
         o.m.codes = all + size * (i % copies);
         if (tiles) many<<<dim3(covey_ceil(outs, 128), covey_ceil(rows, 64)), 256, mem_many, s>>>(o, dp);
-        else few<<<dim3(covey_ceil(outs, 16 * DENSE_TILES), covey_ceil(rows, 8)), DENSE_WARPS * 32, mem_few, s>>>(o, dp);
+        else few<<<dim3(covey_ceil(outs, 16 * DENSE_TILES), covey_ceil(rows, 8)), DENSE_WARPS * 32, mem_few, s>>>(product_of(o), dp, 8);
       };
       CHECK(cudaMemset(op.dst.data, 0xff, (size_t)rows * outs * 4));
       run(0, 0);

@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <vector>
 #include "emulate.h"
-#include "../kernels/abi.h"
+#include "../plan.h"
 
 typedef int result;
 enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, LAUNCH_OUT_OF_RESOURCES = 701 };
@@ -24,10 +24,10 @@ enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVAL
 uint3_ threadIdx, blockIdx, blockDim, gridDim;
 unsigned char *emulated_dynamic;
 
-typedef void (*kernel)(canon_op, const covey_program *);
+typedef void (*kernel)(covey_argument, const covey_program *, int32_t, int32_t);   // a kernel reads what it has of them
 enum { MOST_THREADS = 1024, STACK = 64 << 10, MOST_SHARED = 227 << 10 };
 
-struct fiber { void *sp; int done, waits; uint64_t barrier, exchange; };   // waits: for exchange `exchange` of its warp
+struct fiber { void *sp; int done, waits, polls; uint64_t barrier, exchange; };   // waits: for exchange `exchange` of its warp
 static fiber fibers[MOST_THREADS];
 static char *stacks;
 static void *scheduler;
@@ -36,7 +36,7 @@ static uint64_t passed;                                  // barriers that the bl
 struct warp_state { uint64_t slots[2][32], exchanges; int lanes, arrived, done; };
 static warp_state warps[MOST_THREADS / 32];
 static kernel body;
-static const canon_op *body_op;
+static const covey_launch *body_launch;
 static const covey_program *body_program;
 
 // Saves the callee's registers on the stack and continues on another one.
@@ -73,7 +73,7 @@ static void complete(warp_state &w) {
   if (w.arrived && w.arrived + w.done == w.lanes) { w.exchanges++; w.arrived = 0; }
 }
 static void enter() {
-  body(*body_op, body_program);
+  body(body_launch->argument, body_program, body_launch->more[0], body_launch->more[1]);
   fibers[current].done = 1;
   warps[current / 32].done++;
   complete(warps[current / 32]);
@@ -96,7 +96,11 @@ const uint64_t *emulated_exchange(uint64_t v) {
   f.waits = 0;
   return w.slots[n & 1];
 }
-// Runs the lanes of a warp until all wait for the barrier or have ended.
+void emulated_poll() {
+  fibers[current].polls = 1;
+  leave();
+}
+// Runs the lanes of a warp until all wait for something or have ended.
 static void run_warp(int warp) {
   warp_state &w = warps[warp];
   for (bool moved = true; moved;) {
@@ -106,30 +110,35 @@ static void run_warp(int warp) {
       if (f.done || f.barrier > passed || (f.waits && w.exchanges <= f.exchange)) continue;
       current = t;
       threadIdx = {(uint32_t)t, 0, 0};
+      f.polls = 0;
       emulated_switch(&scheduler, f.sp);
-      moved = true;
+      moved |= !f.polls;
     }
   }
 }
 static void run_block() {
   int n = (int)blockDim.x, count = (n + 31) / 32;
   passed = 0;
-  for (int t = 0; t < n; t++) fibers[t] = {first_frame(stacks + (size_t)(t + 1) * STACK, enter), 0, 0, 0, 0};
+  for (int t = 0; t < n; t++) fibers[t] = {first_frame(stacks + (size_t)(t + 1) * STACK, enter), 0, 0, 0, 0, 0};
   for (int w = 0; w < count; w++) { warps[w].exchanges = 0; warps[w].arrived = warps[w].done = 0; warps[w].lanes = n - w * 32 < 32 ? n - w * 32 : 32; }
   for (int left = 1; left; passed++) {
-    left = 0;
-    for (int w = 0; w < count; w++) {
-      run_warp(w);
-      left += warps[w].lanes - warps[w].done;
+    for (bool polls = true; polls;) {                        // whoever polls goes on before a barrier is passed
+      left = 0;
+      polls = false;
+      for (int w = 0; w < count; w++) {
+        run_warp(w);
+        left += warps[w].lanes - warps[w].done;
+      }
+      for (int t = 0; t < n; t++) polls |= !fibers[t].done && fibers[t].polls;
     }
   }
 }
-static void run_kernel(kernel k, const uint32_t *grid, uint32_t threads, uint32_t shared, const canon_op &op, const covey_program *p) {
+static void run_kernel(kernel k, const uint32_t *grid, uint32_t threads, uint32_t shared, const covey_launch &l, const covey_program *p) {
   static std::vector<unsigned char> dynamic(MOST_SHARED + 64);
   if (!stacks) stacks = (char *)aligned_alloc(4096, (size_t)MOST_THREADS * STACK);
   emulated_dynamic = (unsigned char *)(((uintptr_t)dynamic.data() + 63) & ~(uintptr_t)63);
   body = k;
-  body_op = &op;
+  body_launch = &l;
   body_program = p;
   blockDim = {threads, 1, 1};
   gridDim = {grid[0], grid[1], grid[2]};
@@ -184,7 +193,7 @@ API cuDeviceGetAttribute(int *v, int attribute, int) {
   switch (attribute) {
     case 1: *v = MOST_THREADS; break;
     case 16: *v = 4; break;                              // multiprocessors
-    case 75: *v = 8; break;                              // capability 8.0
+    case 75: *v = 9; break;                              // capability 9.0
     case 76: *v = 0; break;
     case 97: *v = MOST_SHARED; break;                    // shared memory a block may opt in to
     default: *v = 1;
@@ -250,17 +259,22 @@ API cuModuleGetFunction(function **f, void *, const char *name) {
 }
 API cuFuncSetAttribute(function *f, int attribute, int v) { if (attribute == 8) { if (v > MOST_SHARED) return INVALID_VALUE; f->shared = v; } return OK; }
 API cuFuncGetAttribute(int *v, int, function *) { *v = 0; return OK; }
-API cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, stream *s, void **args, void **) {
+struct launch_config { unsigned gx, gy, gz, bx, by, bz, shared; stream *s; void *attributes; unsigned attributes_n; };
+API cuLaunchKernelEx(const launch_config *c, function *f, void **args, void **) {
   LOCK;
   if (!f || f->context != context) return INVALID_HANDLE;
-  if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || !bx || by != 1 || bz != 1 || bx > MOST_THREADS || (int)shared > f->shared) {
-    fprintf(stderr, "emulated driver: %s refused: grid %u %u %u, %u threads, %u bytes\n", f->name, gx, gy, gz, bx, shared);
+  if (!c->gx || !c->gy || !c->gz || c->gy > 65535 || c->gz > 65535 || !c->bx || c->by != 1 || c->bz != 1 || c->bx > MOST_THREADS || (int)c->shared > f->shared) {
+    fprintf(stderr, "emulated driver: %s refused: grid %u %u %u, %u threads, %u bytes\n", f->name, c->gx, c->gy, c->gz, c->bx, c->shared);
     return LAUNCH_OUT_OF_RESOURCES;
   }
-  canon_op op = *(canon_op *)args[0];
+  covey_launch l;
+  memset(&l, 0, sizeof l);
+  l.argument = *(const covey_argument *)args[0];
+  for (int i = 0; i < 2; i++) l.more[i] = *(const int32_t *)args[2 + i];
   const covey_program *p = *(const covey_program **)args[1];
   kernel k = f->k;
-  return submit(s, [=] { uint32_t grid[3] = {gx, gy, gz}; run_kernel(k, grid, bx, shared, op, p); return OK; });
+  uint32_t x = c->gx, y = c->gy, z = c->gz, threads = c->bx, shared = c->shared;
+  return submit(c->s, [=] { uint32_t grid[3] = {x, y, z}; run_kernel(k, grid, threads, shared, l, p); return OK; });
 }
 
 API cuStreamCreate(stream **s, unsigned) { if (!context) return INVALID_CONTEXT; *s = new stream{0, context}; return OK; }

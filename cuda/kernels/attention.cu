@@ -9,7 +9,7 @@
 //           them a query and key, with one load from shared memory for every 7.
 //
 // Pages: keys [dim][64], values [64][dim] a head, as the host writes them.
-#include "abi.h"
+#include "device.h"
 #include "ptx.cuh"
 
 struct attend_span { int32_t lo, pos, first, blocks; };   // attended positions lo..pos; blocks from first
@@ -44,7 +44,7 @@ template <class V> struct kv_halves {
   }
 };
 template <> struct kv_value<CANON_F16> : kv_halves<kv_value<CANON_F16>> {
-  static __device__ __forceinline__ float get(uint16_t v) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v)); return f; }
+  static __device__ __forceinline__ float get(uint16_t v) { return halves(v).x; }
 };
 template <> struct kv_value<CANON_BF16> : kv_halves<kv_value<CANON_BF16>> { static __device__ __forceinline__ float get(uint16_t v) { return canon_from_bf16(v); } };
 
@@ -77,7 +77,7 @@ CANON_FN int32_t attend_block_memory(int32_t dim, int32_t form) { return (attend
 
 // grid (heads / HEADS, blocks, rows), 256 threads; dim at most 256 and a multiple of 8.
 template <int FORM, int HEADS> __device__ __forceinline__ void attend_block(const canon_op &op, const covey_program *p) {
-  extern __shared__ __align__(128) uint8_t block_memory[];
+  COVEY_MEMORY(block_memory);
   __shared__ float q[256][HEADS], top[8][HEADS];
   __shared__ __align__(16) float w[HEADS][CANON_BLOCK];
   __shared__ __align__(8) uint64_t loaded[2];
@@ -86,6 +86,7 @@ template <int FORM, int HEADS> __device__ __forceinline__ void attend_block(cons
   const int t = threadIdx.x, warp = t >> 5, lane = t & 31;
   if (t == 0) { barrier_init(&loaded[0], 4); barrier_init(&loaded[1], 4); barrier_init_done(); }
   wait_for_previous();
+  let_next_start();
   const canon_step &step = p->step;
   const int row = blockIdx.z, b = blockIdx.y, heads = op.i[1], dim = op.kv.dim, head0 = blockIdx.x * HEADS, kv_head = head0 / (heads / op.kv.heads);
   if (row >= step.rows) return;
@@ -177,9 +178,11 @@ template <int FORM, int HEADS> __device__ __forceinline__ void attend_block(cons
   }
 }
 
-// grid (heads, rows), dim threads.
-__device__ __forceinline__ void attend_fold(const canon_op &op, const covey_program *p) {
+// grid (heads, rows), dim threads. group: what was attended is quantised too, in groups that divide a head; 0 = it is not.
+__device__ __forceinline__ void attend_fold(const canon_op &op, const covey_program *p, int group) {
+  __shared__ float attended[256];
   wait_for_previous();
+  let_next_start();
   const int row = blockIdx.y, head = blockIdx.x, heads = op.i[1], dim = op.kv.dim, c = threadIdx.x;
   if (row >= p->step.rows) return;
   const attend_span s = span_of(op, p->step, row);
@@ -196,7 +199,15 @@ __device__ __forceinline__ void attend_fold(const canon_op &op, const covey_prog
     canon_fold(&t, op.vec[head], 1.0f, &old, &fresh);
     o = canon_fold_channel(o, 0.0f, old, fresh);
   }
-  op.dst.data[(int64_t)row * op.dst.stride + (int64_t)head * dim + c] = o / t.l;
+  o = o / t.l;
+  op.dst.data[(int64_t)row * op.dst.stride + (int64_t)head * dim + c] = o;
+  if (!group) return;
+  attended[c] = o;
+  __syncthreads();
+  const int per = dim / group, g = (c >> 5);
+  if (g >= per) return;
+  const int64_t place = (int64_t)row * heads * per + head * per + g;
+  warp_quantise(attended + g * group, group, group, p->codes.q + place * group, p->codes.scale + place, p->codes.sum + place);
 }
 
 // ---- many rows ---------------------------------------------------------------------------------------------------------
@@ -212,12 +223,14 @@ CANON_FN int32_t attend_tile_memory(int32_t dim) {
 // grid (tiles of 64 / group rows, key/value heads). Rows of one sequence are neighbours; a tile that meets several sequences
 // passes over each.
 template <int FORM, int DIM> __device__ __forceinline__ void attend_tile(const canon_op &op, const covey_program *p) {
-  extern __shared__ __align__(128) float attend_memory[];
+  COVEY_MEMORY(tile_memory);
+  float *attend_memory = (float *)tile_memory;
   constexpr int stage_floats = TILE_DEPTH * CANON_BLOCK > TILE_KEYS * DIM ? TILE_DEPTH * CANON_BLOCK : TILE_KEYS * DIM, per = DIM / 32;
   float *qs = attend_memory, *stage = qs + DIM * TILE_QUERIES, *ws = stage + 2 * stage_floats;
   using V = kv_value<FORM>;
   using raw = typename V::raw;
   wait_for_previous();
+  let_next_start();
   const canon_step &step = p->step;
   const int heads = op.i[1], group = heads / op.kv.heads, kv_head = blockIdx.y, rows_a_tile = TILE_QUERIES / group;
   const int row0 = (gridDim.x - 1 - blockIdx.x) * rows_a_tile;    // the longest first
@@ -429,7 +442,7 @@ template <int FORM, int DIM> __device__ __forceinline__ void attend_tile(const c
   extern "C" __global__ __launch_bounds__(256) void covey_attend_blocks4_##NAME(const __grid_constant__ canon_op op, const covey_program *p) { attend_block<FORM, 4>(op, p); } \
   extern "C" __global__ __launch_bounds__(TILE_THREADS, 2) void covey_attend_tiles64_##NAME(const __grid_constant__ canon_op op, const covey_program *p) { attend_tile<FORM, 64>(op, p); } \
   extern "C" __global__ __launch_bounds__(TILE_THREADS, 2) void covey_attend_tiles128_##NAME(const __grid_constant__ canon_op op, const covey_program *p) { attend_tile<FORM, 128>(op, p); }
-extern "C" __global__ void covey_attend_fold(const __grid_constant__ canon_op op, const covey_program *p) { attend_fold(op, p); }
+extern "C" __global__ void covey_attend_fold(const __grid_constant__ canon_op op, const covey_program *p, int group) { attend_fold(op, p, group); }
 COVEY_ATTEND(f16, CANON_F16)
 #ifndef COVEY_ONE_FORM
 COVEY_ATTEND(bf16, CANON_BF16)

@@ -13,11 +13,13 @@ template <class F> struct Up { enum { tiles = F::group == 128 ? 8 : 4, mw = tile
 
 __device__ __forceinline__ covey_item item_at(const canon_op &op, const covey_program *p, int routed, int i) {
   if (!routed) return covey_item{-1, 0, i == 0 ? (op.dst.logits ? p->step.logit_rows : p->step.rows) : 0};
-  return i < *p->item_n ? p->items[i] : covey_item{-1, 0, 0};
+  if (i >= __ldcg(p->item_n)) return covey_item{-1, 0, 0};
+  const covey_item *it = p->items + i;
+  return covey_item{__ldcg(&it->expert), __ldcg(&it->start), __ldcg(&it->n)};
 }
 // The y-th column tile of the items with more than `least` rows. All lanes of a warp call it.
 __device__ __forceinline__ covey_item item_of_tile(const canon_op &op, const covey_program *p, int routed, int y, int columns, int least, int *column0) {
-  const int lane = threadIdx.x & 31, n = routed ? *p->item_n : 1;
+  const int lane = threadIdx.x & 31, n = routed ? __ldcg(p->item_n) : 1;
   for (int base = 0; base < n; base += 32) {
     covey_item it = base + lane < n ? item_at(op, p, routed, base + lane) : covey_item{-1, 0, 0};
     int tiles = it.n > least ? (it.n + columns - 1) / columns : 0, before = tiles;
@@ -44,6 +46,8 @@ __device__ __forceinline__ product expert_product(const canon_op &op, const cove
   v.w2 = record + r.up.codes_at;
   v.n = it.n;
   v.bias = 0;
+  v.sum = 0;
+  v.most = FEW_ROWS;
   v.x = down ? p->inner[routed] : p->codes;
   v.h = p->inner[routed];
   v.h_groups = r.down.groups;
@@ -57,6 +61,7 @@ __device__ __forceinline__ product expert_product(const canon_op &op, const cove
 template <class F, bool DOWN> __device__ __forceinline__ void experts_few(const canon_op &op, const covey_program *p, int routed, int most) {
   constexpr int tiles = DOWN ? FEW_TILES_DOWN : Up<F>::tiles, warps = DOWN ? FEW_WARPS_DOWN : FEW_WARPS_UP;
   wait_for_previous();
+  let_next_start();
   covey_item it = item_at(op, p, routed, blockIdx.y);
   if (it.n == 0 || it.n > most || (routed && !op.table[it.expert])) return;
   product v = expert_product(op, p, routed, DOWN, it);
@@ -69,13 +74,14 @@ template <class F, bool DOWN> __device__ __forceinline__ void experts_few(const 
     if (v.out) w.out = v.out + r;
     else { w.y += r * v.stride; w.h.q += (int64_t)r * v.h_groups * F::group; w.h.scale += (int64_t)r * v.h_groups; w.h.sum += (int64_t)r * v.h_groups; }
     if (r) __syncthreads();
-    product_few<F, DOWN ? PRODUCT_DOWN : PRODUCT_UP, tiles, warps>(w, blockIdx.x * tiles, [] {});
+    product_few<F, DOWN ? PRODUCT_DOWN : PRODUCT_UP, tiles, warps>(w, blockIdx.x * tiles, [&](int8_t *q, int stride, covey_pair *pairs) { read_codes<F>(w, q, stride, pairs); });
   }
 }
 template <class F, bool DOWN> __device__ __forceinline__ void experts_many(const canon_op &op, const covey_program *p, int routed, int least) {
   constexpr int mw = DOWN ? 4 : Up<F>::mw;
   int column0 = 0;
   wait_for_previous();
+  let_next_start();
   covey_item it = item_of_tile(op, p, routed, blockIdx.y, Many<F, mw>::columns, least, &column0);
   if (it.n == 0 || (routed && !op.table[it.expert])) return;
   product_many<F, DOWN ? PRODUCT_DOWN : PRODUCT_UP, mw>(expert_product(op, p, routed, DOWN, it), blockIdx.x * (DOWN ? 2 * mw : mw), column0);

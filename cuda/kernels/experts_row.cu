@@ -6,18 +6,19 @@
 //     segment (512 inputs) of 16 rows, in the order of use and as far ahead as the ring is long (about 190 KB). Weights do
 //     not depend on activations: norm, router and the shared expert are on their way before the row is read, and down
 //     matrices while blocks wait for each other.
-//   - WARPS warps compute a segment each (product.cuh) and leave 16 sums; one more warp adds the segments in ascending order,
+//   - MOE_WARPS warps compute a segment each (product.cuh) and leave 16 sums; one more warp adds the segments in ascending order,
 //     applies silu, and combines; four more choose the experts and turn inner values into codes, expert by expert, while
 //     later experts are computed.
 //   - Blocks hand each other logits and inner values through words that are their own flags (ptx.cuh), so nobody waits for
 //     all blocks: a reader waits for the words it reads. The halves of `exchange` alternate; each launch clears the half of
 //     the one before. The choice and the codes of inner values are made by every block for itself.
 //   - Outputs are dealt in tiles of 16 so that 132 multiprocessors get nearly equal shares of small layers too.
+#include "abi.h"
 #include "moe.h"
 #include "product.cuh"
 #include "router.cuh"
 
-enum { MOE_PRODUCERS = 2, MOE_HELPERS = 4 };   // warps that copy; that choose and quantise
+enum { MOE_WARPS = 8, MOE_PRODUCERS = 2, MOE_HELPERS = 4 };   // warps that multiply; that copy; that choose and quantise
 
 struct moe_entry { const uint8_t *record; float weight; int32_t routed; };
 
@@ -233,7 +234,7 @@ template <class F> __device__ __noinline__ void moe_inner(const covey_moe &m, in
 }
 
 template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const covey_moe &m, int most) {
-  extern __shared__ __align__(128) uint8_t memory[];
+  COVEY_MEMORY(memory);
   constexpr int slot_bytes = F::segment * F::block;
   const covey_moe_shared at = covey_moe_shared_of(&m, F::group, slot_bytes, most);
   const moe_shape s(m, F::group);
@@ -416,12 +417,16 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const co
   }
 }
 
-#define COVEY_MOE_ROW(NAME, FORM, GROUP, SCALE, WARPS)                                                                                        \
-  extern "C" __global__ __launch_bounds__((WARPS + 1 + MOE_HELPERS + MOE_PRODUCERS) * 32, 1) void NAME(const __grid_constant__ covey_moe m, int32_t most) { \
-    moe_layer<Form<FORM, GROUP, SCALE>, WARPS>(m, most);                                                                                      \
+// more[0]: bytes of dynamic shared memory.
+#define COVEY_MOE_ROW(NAME, GROUP, SCALE)                                                                                                                  \
+  extern "C" __global__ __launch_bounds__((MOE_WARPS + 1 + MOE_HELPERS + MOE_PRODUCERS) * 32, 1) void covey_moe_row_##NAME(const __grid_constant__ covey_moe m, const covey_program *, int32_t most) { \
+    moe_layer<Form<CANON_INT4, GROUP, SCALE>, MOE_WARPS>(m, most);                                                                                         \
   }
-COVEY_MOE_ROW(covey_moe_row_int4_g64_f16, CANON_INT4, 64, CANON_F16, 8)
+COVEY_MOE_ROW(int4_g64_f16, 64, CANON_F16)
 #ifndef COVEY_ONE_FORM
-COVEY_MOE_ROW(covey_moe_row_int4_g32_f16, CANON_INT4, 32, CANON_F16, 8)
-COVEY_MOE_ROW(covey_moe_row_int4_g128_f16, CANON_INT4, 128, CANON_F16, 8)
+COVEY_MOE_ROW(int4_g64_bf16, 64, CANON_BF16)
+COVEY_MOE_ROW(int4_g32_f16, 32, CANON_F16)
+COVEY_MOE_ROW(int4_g32_bf16, 32, CANON_BF16)
+COVEY_MOE_ROW(int4_g128_f16, 128, CANON_F16)
+COVEY_MOE_ROW(int4_g128_bf16, 128, CANON_BF16)
 #endif

@@ -1,45 +1,133 @@
-// Dense products of quantised rows (rule 2): dst = src m^T + vec, for the codes that a quantisation left in p->codes.
+// Dense products of quantised rows (rule 2): dst = src m^T + vec.
 //
-//   few   grid (tiles of outputs / 2, rows / 8); bound by reading the weights once for 8 rows
-//   many  grid (tiles of outputs / 8, rows / 64)
+//   rows  grid (pairs of output tiles of all parts, blocks of FEW_ROWS rows), bound by reading the weights once for 8 rows. The
+//         rows are codes that a quantisation left, or every block norms and quantises them for itself, which takes less time
+//         than a launch of its own. Weights are asked for before the launch before has ended.
+//   many  grid (tiles of outputs / 8, rows / 64); codes are p->codes
+#include "fused.h"
 #include "matmul.cuh"
 
 enum { DENSE_WARPS = 8, DENSE_TILES = 2 };
 
-__device__ __forceinline__ product dense_weights(const canon_op &op) {
-  product v;
-  v.m = op.m;
-  v.w = op.m.codes; v.w2 = 0;
-  v.in = v.out = 0;
-  v.stride = op.dst.stride;
-  v.bias = op.vec;
-  v.h_groups = 0;
-  v.n = 0;
-  return v;
-}
-__device__ __forceinline__ void dense_rows(product &v, const canon_op &op, const covey_program *p, int row0, int rows, int group) {
-  int n = op.dst.logits ? p->step.logit_rows : p->step.rows;
-  v.x.q = p->codes.q + (int64_t)row0 * op.m.groups * group;
-  v.x.scale = p->codes.scale + (int64_t)row0 * op.m.groups;
-  v.x.sum = p->codes.sum + (int64_t)row0 * op.m.groups;
-  v.n = min(rows, n - row0);
-  v.y = op.dst.data + (int64_t)row0 * op.dst.stride;
+// Codes of rows row0 .. row0+n of f.src, normed before if f says so, by all warps of the block; values [src.width] is shared
+// memory for one row. Rule 4's lanes are the lanes of a warp. Block 0 of the grid writes normed rows to f.normed.
+template <class F> __device__ __forceinline__ void make_codes(const covey_rows &f, const covey_program *p, int row0, int n, int8_t *q, int stride, covey_pair *pairs, float *values) {
+  __shared__ float factors[FEW_ROWS];
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, width = f.src.width, cols = covey_ceil(width, F::group) * F::group;
+  auto row_at = [&](int r) { return f.src.data + (int64_t)(f.gather ? p->step.logit_row[row0 + r] : row0 + r) * f.src.stride; };
+  if (f.made == COVEY_NORMED) {
+    if (n == 1) {
+      const float *x = row_at(0);
+      for (int i = threadIdx.x * 4; i < width; i += DENSE_WARPS * 128) *(float4 *)(values + i) = __ldcg((const float4 *)(x + i));
+      __syncthreads();
+    }
+    for (int r = warp; r < n; r += DENSE_WARPS) {
+      const float *x = row_at(r);
+      float s = 0;
+      int i = lane;
+      for (; i + 15 * 32 < width; i += 16 * 32) {
+        float v[16];
+        #pragma unroll
+        for (int j = 0; j < 16; j++) v[j] = n == 1 ? values[i + j * 32] : __ldcg(x + i + j * 32);
+        #pragma unroll
+        for (int j = 0; j < 16; j++) s = canon_fmaf(v[j], v[j], s);
+      }
+      for (; i < width; i += 32) { float v = __ldcg(x + i); s = canon_fmaf(v, v, s); }
+      s = warp_tree(s);
+      if (lane == 0) factors[r] = canon_rms_factor(s, width, f.eps);
+    }
+    __syncthreads();
+  }
+  for (int i = threadIdx.x; i < f.part[0].m.groups * FEW_ROWS; i += DENSE_WARPS * 32) if (i % FEW_ROWS >= n) pairs[i] = covey_pair{0, COVEY_MAGIC};
+  const int pieces = covey_ceil(cols, 256);
+  for (int piece = warp; piece < n * pieces; piece += DENSE_WARPS) {
+    const int r = piece / pieces, i = piece % pieces * 256 + lane * 8;
+    const float *x = row_at(r);
+    const bool mine = i < width;
+    float v[8], scale;
+    int32_t sum;
+    #pragma unroll
+    for (int h = 0; h < 8; h += 4) {
+      float4 a = mine ? __ldcg((const float4 *)(x + i + h)) : make_float4(0, 0, 0, 0);
+      v[h] = a.x; v[h + 1] = a.y; v[h + 2] = a.z; v[h + 3] = a.w;
+    }
+    if (f.made == COVEY_NORMED && mine) {
+      const float factor = factors[r];
+      #pragma unroll
+      for (int h = 0; h < 8; h++) {
+        v[h] = v[h] * factor;
+        if (f.norm) { float w = f.norm[i + h]; v[h] = v[h] * (f.plus_one ? w + 1.0f : w); }
+      }
+      if (f.normed.data && blockIdx.x == 0) {
+        float *to = f.normed.data + (int64_t)(row0 + r) * f.normed.stride + i;
+        *(float4 *)to = make_float4(v[0], v[1], v[2], v[3]);
+        *(float4 *)(to + 4) = make_float4(v[4], v[5], v[6], v[7]);
+      }
+    }
+    uint2 codes = quantise8<F::group>(v, lane, &scale, &sum);
+    if (i < cols) {
+      *(uint2 *)(q + r * stride + i) = codes;
+      if (i % F::group == 0) pairs[i / F::group * FEW_ROWS + r] = pair_of<F::form>(scale, sum);
+    }
+  }
 }
 
-#define COVEY_MATMUL(NAME, FORM, GROUP)                                                                                                             \
-  extern "C" __global__ __launch_bounds__(DENSE_WARPS * 32) void covey_matmul_few_##NAME(const __grid_constant__ canon_op op, const covey_program *p) { \
-    product v = dense_weights(op);                                                                                                                    \
-    let_next_start();                                                                                                                                 \
-    product_few<Form<FORM, GROUP, CANON_F16>, PRODUCT_DENSE, DENSE_TILES, DENSE_WARPS>(v, blockIdx.x * DENSE_TILES, [&] {                                 \
-      wait_for_previous();                                                                                                                            \
-      dense_rows(v, op, p, blockIdx.y * FEW_ROWS, FEW_ROWS, GROUP);                                                                                      \
-    });                                                                                                                                               \
-  }                                                                                                                                                   \
-  extern "C" __global__ __launch_bounds__(256, 2) void covey_matmul_many_##NAME(const __grid_constant__ canon_op op, const covey_program *p) {         \
-    product v = dense_weights(op);                                                                                                                    \
-    wait_for_previous();                                                                                                                              \
-    dense_rows(v, op, p, blockIdx.y * 64, 64, GROUP);                                                                                                    \
-    if (v.n > 0) product_many<Form<FORM, GROUP, CANON_F16>, PRODUCT_DENSE, 4>(v, blockIdx.x * 8, 0);                                                     \
+// more[0]: rows that a block has room for.
+template <class F> __device__ __forceinline__ void rows_product(const covey_rows &f, const covey_program *p, int most) {
+  int k = 0;
+  #pragma unroll
+  for (int i = 1; i < COVEY_PARTS; i++) if (i < f.parts && (int)blockIdx.x >= f.first[i]) k = i;
+  const covey_part &part = f.part[k];
+  product v;
+  v.m = part.m;
+  v.w = part.m.codes; v.w2 = 0;
+  v.in = v.out = 0;
+  v.stride = part.dst.stride; v.sum_stride = part.sum.stride;
+  v.bias = part.bias;
+  v.h_groups = 0;
+  v.n = 0;
+  v.most = most;
+  product_few<F, PRODUCT_DENSE, DENSE_TILES, DENSE_WARPS>(v, ((int)blockIdx.x - f.first[k]) * DENSE_TILES, [&](int8_t *q, int stride, covey_pair *pairs) {
+    wait_for_previous();
+    let_next_start();
+    const int row0 = blockIdx.y * FEW_ROWS, left = (f.logits ? p->step.logit_rows : p->step.rows) - row0;
+    v.n = min(most, left);
+    if (v.n <= 0) return;
+    v.y = part.dst.data + (int64_t)row0 * part.dst.stride;
+    v.sum = part.sum.data ? part.sum.data + (int64_t)row0 * part.sum.stride : 0;
+    if (f.made == COVEY_CODES) {
+      v.x.q = p->codes.q + (int64_t)row0 * v.m.groups * F::group;
+      v.x.scale = p->codes.scale + (int64_t)row0 * v.m.groups;
+      v.x.sum = p->codes.sum + (int64_t)row0 * v.m.groups;
+      read_codes<F>(v, q, stride, pairs);
+      return;
+    }
+    float *values = (float *)(pairs + v.m.groups * FEW_ROWS) + DENSE_TILES * covey_ceil(v.m.groups, F::segment) * 16 * FEW_ROWS;
+    make_codes<F>(f, p, row0, v.n, q, stride, pairs, values);
+  });
+}
+
+#define COVEY_MATMUL(NAME, FORM, GROUP)                                                                                                                        \
+  extern "C" __global__ __launch_bounds__(DENSE_WARPS * 32) void covey_rows_##NAME(const __grid_constant__ covey_rows f, const covey_program *p, int most) {      \
+    rows_product<Form<FORM, GROUP, CANON_F16>>(f, p, most);                                                                                                    \
+  }                                                                                                                                                            \
+  extern "C" __global__ __launch_bounds__(256, 2) void covey_matmul_many_##NAME(const __grid_constant__ canon_op op, const covey_program *p) {                  \
+    product v;                                                                                                                                                 \
+    v.m = op.m;                                                                                                                                                \
+    v.w = op.m.codes; v.w2 = 0;                                                                                                                                \
+    v.in = v.out = 0;                                                                                                                                          \
+    v.stride = op.dst.stride;                                                                                                                                  \
+    v.bias = op.vec;                                                                                                                                           \
+    v.h_groups = 0;                                                                                                                                            \
+    wait_for_previous();                                                                                                                                          \
+    let_next_start();                                                                                                                                       \
+    const int64_t row0 = blockIdx.y * 64;                                                                                                                      \
+    v.n = min(64, (op.dst.logits ? p->step.logit_rows : p->step.rows) - (int)row0);                                                                             \
+    v.x.q = p->codes.q + row0 * op.m.groups * GROUP;                                                                                                           \
+    v.x.scale = p->codes.scale + row0 * op.m.groups;                                                                                                           \
+    v.x.sum = p->codes.sum + row0 * op.m.groups;                                                                                                               \
+    v.y = op.dst.data + row0 * op.dst.stride;                                                                                                                  \
+    if (v.n > 0) product_many<Form<FORM, GROUP, CANON_F16>, PRODUCT_DENSE, 4>(v, blockIdx.x * 8, 0);                                                            \
   }
 COVEY_MATMUL(int4_g64, CANON_INT4, 64)
 COVEY_MATMUL(int8_g32, CANON_INT8, 32)

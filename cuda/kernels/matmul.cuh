@@ -20,15 +20,16 @@ struct product {
   covey_codes x;                   // inputs, groups as in m
   int32_t n;                       // rows
   const int32_t *in, *out;         // [n] input and output rows; null = the number itself
-  float *y;                        // [out, stride] for DENSE and DOWN
-  int64_t stride;
+  float *y, *sum;                  // [out, stride] for DENSE and DOWN; sum, if not null: += y (few rows only)
+  int64_t stride, sum_stride;
+  int32_t most;                    // few rows: for how many shared memory was asked for
   const float *bias;
   covey_codes h;                   // codes of silu(gate) * up for UP, padded groups of down
   int32_t h_groups;
 };
 
-__device__ __forceinline__ int32_t row_in(const product &p, int i) { return p.in ? p.in[i] : i; }
-__device__ __forceinline__ int32_t row_out(const product &p, int i) { return p.out ? p.out[i] : i; }
+__device__ __forceinline__ int32_t row_in(const product &p, int i) { return p.in ? __ldcg(p.in + i) : i; }
+__device__ __forceinline__ int32_t row_out(const product &p, int i) { return p.out ? __ldcg(p.out + i) : i; }
 
 // Codes of [columns][WIDTH] inner values in shared memory (column stride WIDTH + 4): WIDTH is whole groups, first is the
 // first inner value. Whole warps call it.
@@ -121,10 +122,25 @@ CANON_FN int32_t few_memory(int32_t groups, int32_t group, int32_t tiles, int32_
   return rows * few_stride(groups * group) + groups * FEW_ROWS * 8 + parts * tiles * segments * 16 * FEW_ROWS * 4 + (parts == 2 ? FEW_ROWS * (tiles * 16 + 4) * 4 : 0);
 }
 
-// TILES tiles of 16 outputs from tile0, WARPS warps. ready() is called when weights have been asked for; it fills in the
-// rows of p (n may be 0: nothing is to be done).
+// Codes of p.n rows into shared memory, as a quantisation left them: q [row][stride], pairs [group][FEW_ROWS]. Whole blocks.
+template <class F> __device__ __forceinline__ void read_codes(const product &p, int8_t *q, int stride, covey_pair *pairs) {
+  const int groups = p.m.groups, cols = groups * F::group;
+  for (int i = threadIdx.x; i < p.n * (cols / 16); i += blockDim.x) {
+    int r = i / (cols / 16), c = i % (cols / 16) * 16;
+    *(uint4 *)(q + r * stride + c) = __ldcg((const uint4 *)(p.x.q + (int64_t)row_in(p, r) * cols + c));
+  }
+  for (int i = threadIdx.x; i < groups * FEW_ROWS; i += blockDim.x) {
+    int r = i % FEW_ROWS, g = i / FEW_ROWS;
+    covey_pair v = {0, COVEY_MAGIC};
+    if (r < p.n) { int64_t at = (int64_t)row_in(p, r) * groups + g; v = pair_of<F::form>(__ldcg(p.x.scale + at), __ldcg(p.x.sum + at)); }
+    pairs[i] = v;
+  }
+}
+
+// TILES tiles of 16 outputs from tile0, WARPS warps. ready(q, stride, pairs) is called when weights have been asked for; it
+// fills in the rows of p (n may be 0: nothing is to be done) and their codes.
 template <class F, int KIND, int TILES, int WARPS, class READY> __device__ __forceinline__ void product_few(product &p, int tile0, READY ready) {
-  extern __shared__ __align__(128) uint8_t memory[];
+  COVEY_MEMORY(memory);
   const int groups = p.m.groups, cols = groups * F::group, stride = few_stride(cols), segments = covey_ceil(groups, F::segment), parts = KIND == PRODUCT_UP ? 2 : 1;
   const int block = F::codes + 16 * covey_form_bytes(p.m.scale_form), tiles = covey_ceil(p.m.rows, 16);
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, units = parts * TILES * segments;
@@ -135,21 +151,12 @@ template <class F, int KIND, int TILES, int WARPS, class READY> __device__ __for
     if (tile0 + t < tiles) held.load(w, block, p.m.scale_form, min(groups - first, (int)F::segment), lane);
   };
   if (warp < units) ask(warp);
-  ready();
-  if (p.n <= 0) return;
+  // Codes first, of as many rows as there may be: where they end does not depend on the step.
   int8_t *q = (int8_t *)memory;
-  covey_pair *pairs = (covey_pair *)(memory + p.n * stride);
+  covey_pair *pairs = (covey_pair *)(memory + p.most * stride);
   float *part = (float *)(pairs + groups * FEW_ROWS), *inner = part + parts * TILES * segments * 16 * FEW_ROWS;
-  for (int i = threadIdx.x; i < p.n * (cols / 16); i += WARPS * 32) {
-    int r = i / (cols / 16), c = i % (cols / 16) * 16;
-    *(uint4 *)(q + r * stride + c) = __ldcg((const uint4 *)(p.x.q + (int64_t)row_in(p, r) * cols + c));
-  }
-  for (int i = threadIdx.x; i < groups * FEW_ROWS; i += WARPS * 32) {
-    int r = i % FEW_ROWS, g = i / FEW_ROWS;
-    covey_pair v = {0, COVEY_MAGIC};
-    if (r < p.n) { int64_t at = (int64_t)row_in(p, r) * groups + g; v = pair_of<F::form>(__ldcg(p.x.scale + at), __ldcg(p.x.sum + at)); }
-    pairs[i] = v;
-  }
+  ready(q, stride, pairs);
+  if (p.n <= 0) return;
   __syncthreads();
   const int8_t *mine = q + ((lane >> 2) < p.n ? lane >> 2 : 0) * stride;
   #pragma unroll 1
@@ -177,7 +184,12 @@ template <class F, int KIND, int TILES, int WARPS, class READY> __device__ __for
       inner[col * (TILES * 16 + 4) + t * 16 + row] = canon_siluf(total(0, t, row, col)) * total(1, t, row, col);
     } else {
       float v = total(0, t, row, col);
-      p.y[row_out(p, col) * p.stride + out] = p.bias ? v + p.bias[out] : v;
+      if (p.bias) v = v + p.bias[out];
+      p.y[row_out(p, col) * p.stride + out] = v;
+      if (p.sum) {
+        float *to = p.sum + row_out(p, col) * p.sum_stride + out;
+        *to = __ldcg(to) + v;
+      }
     }
   }
   if (KIND != PRODUCT_UP) return;
@@ -199,7 +211,7 @@ template <class F, int MW> struct Many {
 // 8 / MW along rows.
 template <class F, int KIND, int MW> __device__ __forceinline__ void product_many(const product &p, int tile0, int column0) {
   using M = Many<F, MW>;
-  extern __shared__ __align__(128) uint8_t memory[];
+  COVEY_MEMORY(memory);
   const int groups = p.m.groups, cols = groups * F::group, block = F::codes + 16 * covey_form_bytes(p.m.scale_form), tiles = covey_ceil(p.m.rows, 16);
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, wm = warp % MW, wn = warp / MW, stage_bytes = M::stage(block), weights = M::weights(block);
   const int stages = covey_ceil(groups, M::groups), columns = p.n - column0 < M::columns ? p.n - column0 : M::columns;

@@ -18,10 +18,7 @@ template <int FORM> __device__ __forceinline__ covey_pair pair_of(float scale, i
 template <int SCALE> struct scale_pair;   // scales of rows g and g + 8
 template <> struct scale_pair<CANON_F16> {
   static __device__ __forceinline__ float2 load(const uint8_t *p, int g) {
-    uint32_t v = ((const uint32_t *)p)[g];
-    float2 f;
-    asm("{.reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;}" : "=f"(f.x), "=f"(f.y) : "r"(v));
-    return f;
+    return halves(((const uint32_t *)p)[g]);
   }
 };
 template <> struct scale_pair<CANON_BF16> {
@@ -42,11 +39,7 @@ __device__ __forceinline__ float2 scale_pair_of(int scale_form, const uint8_t *p
 }
 
 __device__ __forceinline__ float2 scale_pair_in(int scale_form, uint2 v) {
-  if (scale_form == CANON_F16) {
-    float2 f;
-    asm("{.reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;}" : "=f"(f.x), "=f"(f.y) : "r"(v.x));
-    return f;
-  }
+  if (scale_form == CANON_F16) return halves(v.x);
   if (scale_form == CANON_BF16) return make_float2(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u));
   return make_float2(__uint_as_float(v.x), __uint_as_float(v.y));
 }

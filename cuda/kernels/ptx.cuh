@@ -1,24 +1,38 @@
 // The few instructions that CUDA C++ has no function for: bulk copies, their barriers, tensor-core products, grid-wide order.
+// Devices before sm_90 have no bulk copies (kernels with them trap and are not chosen there) and no overlapping launches.
 #pragma once
 #include <stdint.h>
+#ifdef COVEY_EMULATED
+#include "../../engine/canon/canon.h"
+#include "../fake/ptx.h"
+#define COVEY_MEMORY(name) uint8_t *name = (uint8_t *)emulated_dynamic
+#else
+#define COVEY_MEMORY(name) extern __shared__ __align__(128) uint8_t name[]
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define COVEY_SM90(...) __trap()
+#define COVEY_OVERLAP(...)
+#else
+#define COVEY_SM90(...) asm volatile(__VA_ARGS__)
+#define COVEY_OVERLAP(...) asm volatile(__VA_ARGS__)
+#endif
 
 __device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 // ---- barriers in shared memory -----------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint64_t *b, uint32_t count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
+  COVEY_SM90("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
 }
-__device__ __forceinline__ void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void barrier_init_done() { COVEY_SM90("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+  COVEY_SM90("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
 // Barriers by shared address, for loops that count addresses up.
 __device__ __forceinline__ void barrier_expect(uint32_t b, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
+  COVEY_SM90("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void barrier_wait(uint32_t b, uint32_t parity) {
-  asm volatile(
+  COVEY_SM90(
       "{\n.reg .pred p;\n"
       "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1, 0x989680;\n"
       "@p bra done;\nbra again;\ndone:\n}" ::"r"(b), "r"(parity) : "memory");
@@ -26,7 +40,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t b, uint32_t parity) {
 __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity) { barrier_wait(shared_address(b), parity); }
 // bytes and both addresses are multiples of 16. The data is read once: it leaves the L2 cache first.
 __device__ __forceinline__ void bulk_load(uint32_t dst, const void *src, uint32_t bytes, uint32_t b, uint64_t policy) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(dst), "l"(src), "r"(bytes), "r"(b), "l"(policy)
+  COVEY_SM90("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(dst), "l"(src), "r"(bytes), "r"(b), "l"(policy)
                : "memory");
 }
 __device__ __forceinline__ uint64_t read_once() {
@@ -36,7 +50,7 @@ __device__ __forceinline__ uint64_t read_once() {
 }
 
 __device__ __forceinline__ void bulk_load(uint32_t dst, const void *src, uint32_t bytes, uint32_t b) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst), "l"(src), "r"(bytes), "r"(b) : "memory");
+  COVEY_SM90("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst), "l"(src), "r"(bytes), "r"(b) : "memory");
 }
 
 // ---- 16- and 4-byte copies that a group of threads waits for ------------------------------------------------------------
@@ -82,9 +96,22 @@ enum { MOST_LOOKS = 1 << 24 };   // about four seconds: a kernel whose partner n
 __device__ __forceinline__ bool is_unset(float v) { return __float_as_int(v) == -1; }
 
 // ---- launches that overlap the end of the one before -------------------------------------------------------------------
+//
+// A kernel that may start early reads nothing but weights before wait_for_previous, and afterwards reads what earlier launches
+// of the step wrote through the second-level cache only (__ldcg): the first-level cache may hold lines from before.
 
-__device__ __forceinline__ void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ __forceinline__ void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_previous() { COVEY_OVERLAP("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void let_next_start() { COVEY_OVERLAP("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// Asks for memory that a later launch reads, into the second-level cache: bytes and the address are multiples of 16.
+__device__ __forceinline__ void prefetch_lines(const void *p, uint32_t bytes) { COVEY_OVERLAP("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory"); }
+
+// Two numbers of half precision.
+__device__ __forceinline__ float2 halves(uint32_t v) {
+  float2 f;
+  asm("{.reg .f16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;}" : "=f"(f.x), "=f"(f.y) : "r"(v));
+  return f;
+}
 
 // ---- tensor cores: 16 rows of weights by 8 columns of activations by 32 inputs, int32 sums ------------------------------
 
@@ -98,3 +125,4 @@ __device__ __forceinline__ void mma_s8(int32_t d[4], const uint32_t a[4], uint32
       : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
 }
+#endif

@@ -1,0 +1,68 @@
+// The instructions of kernels/ptx.cuh as C++, for the test driver: copies happen at once, a barrier counts arrivals and bytes
+// as the hardware's do, a tensor-core product is the sum that it stands for.
+#pragma once
+#include "emulate.h"
+
+typedef const void *shared_place;
+static inline shared_place shared_address(const void *p) { return p; }
+
+// Eight bytes: arrivals awaited in a phase and still missing, bytes still missing, and the phase.
+struct emulated_mbarrier { uint16_t count, missing; int32_t bytes_and_phase; };
+static inline void emulated_settle(emulated_mbarrier *b) {
+  if (b->missing || b->bytes_and_phase >> 1) return;
+  b->missing = b->count;
+  b->bytes_and_phase ^= 1;
+}
+static inline void barrier_init(uint64_t *p, uint32_t count) { emulated_mbarrier *b = (emulated_mbarrier *)p; b->count = b->missing = (uint16_t)count; b->bytes_and_phase = 0; }
+static inline void barrier_init_done() {}
+static inline void barrier_arrive(uint64_t *p) { emulated_mbarrier *b = (emulated_mbarrier *)p; b->missing--; emulated_settle(b); }
+static inline void barrier_expect(shared_place p, uint32_t bytes) {
+  emulated_mbarrier *b = (emulated_mbarrier *)p;
+  b->bytes_and_phase += (int32_t)bytes * 2;
+  b->missing--;
+  emulated_settle(b);
+}
+static inline void barrier_wait(shared_place p, uint32_t parity) {
+  const emulated_mbarrier *b = (const emulated_mbarrier *)p;
+  while ((uint32_t)(b->bytes_and_phase & 1) == parity) emulated_poll();
+}
+static inline void bulk_load(shared_place dst, const void *src, uint32_t bytes, shared_place p, uint64_t = 0) {
+  emulated_mbarrier *b = (emulated_mbarrier *)p;
+  memcpy((void *)dst, src, bytes);
+  b->bytes_and_phase -= (int32_t)bytes * 2;
+  emulated_settle(b);
+}
+static inline uint64_t read_once() { return 0; }
+
+static inline void copy16(void *dst, const void *src) { memcpy(dst, src, 16); }
+static inline void copy4(void *dst, const void *src) { memcpy(dst, src, 4); }
+static inline void copies_commit() {}
+template <int LEFT> static inline void copies_wait() {}
+static inline void prefetch_lines(const void *, int64_t) {}
+
+static inline void wait_for_previous() {}
+static inline void let_next_start() {}
+
+template <class A> static inline void emulated_mma(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4]) {
+  uint32_t as[32][4], bs[32][2];
+  const uint64_t *all = emulated_exchange(a[0] | (uint64_t)a[1] << 32);
+  for (int l = 0; l < 32; l++) { as[l][0] = (uint32_t)all[l]; as[l][1] = (uint32_t)(all[l] >> 32); }
+  all = emulated_exchange(a[2] | (uint64_t)a[3] << 32);
+  for (int l = 0; l < 32; l++) { as[l][2] = (uint32_t)all[l]; as[l][3] = (uint32_t)(all[l] >> 32); }
+  all = emulated_exchange(b0 | (uint64_t)b1 << 32);
+  for (int l = 0; l < 32; l++) { bs[l][0] = (uint32_t)all[l]; bs[l][1] = (uint32_t)(all[l] >> 32); }
+  int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  for (int i = 0; i < 4; i++) {
+    int row = i >> 1, col = 2 * t + (i & 1);                 // weight row g + 8 * row, activation row col
+    int32_t sum = c[i];
+    for (int k = 0; k < 32; k++) {
+      int owner = k % 16 / 4, byte = k % 4, half = k / 16;
+      sum += (int32_t)(A)(as[4 * g + owner][2 * half + row] >> 8 * byte) * (int32_t)(int8_t)(bs[4 * col + owner][half] >> 8 * byte);
+    }
+    d[i] = sum;
+  }
+}
+static inline void mma_u8(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4]) { emulated_mma<uint8_t>(d, a, b0, b1, c); }
+static inline void mma_s8(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4]) { emulated_mma<int8_t>(d, a, b0, b1, c); }
+
+static inline float2 halves(uint32_t v) { return {canon_from_f16((uint16_t)v), canon_from_f16((uint16_t)(v >> 16))}; }

@@ -1,0 +1,314 @@
+//go:build cuda
+
+// Fast kernels: where they apply, and which neighbouring operations become one launch. A step of few rows is bound by the time
+// that a launch takes to begin and to end, so there norm, quantisation and the products of one input are one launch, and so are
+// the norms, rotation and cache of heads; a Mixture-of-Experts layer of one row is one from its norm to its residual. Buffers
+// hold what the operations leave in them, with two exceptions: what one row's layer has between its norm and its output, and
+// codes of rows that are quantised inside a product.
+#include <string.h>
+#include "launches.h"
+
+// Geometry is that of the comments in the kernels' sources; where one or the other is faster was measured on an H200.
+enum { FEW_ROWS = 8, FEW_DENSE = 64, FLOAT_ROWS = 8, WIDE_OUTPUTS = 8192, HEAD_WARPS = 4, HEAD_DIM = 256, MOST_EXPERTS = 512, MOST_CHOSEN = 16 };
+
+static covey_launch *early(covey_launch *at, const covey_place *d) { at[-1].overlap = d->overlap; return at; }
+static int same(const canon_buffer *a, const canon_buffer *b) { return a->data == b->data && a->width == b->width; }
+
+// ---- integer products --------------------------------------------------------------------------------------------------
+
+// Place among the forms and groups that COVEY_GROUPS lists, or -1.
+static int32_t variant(const canon_matrix *m) {
+  if (!covey_tiled(m) || m->bias || m->bias_at) return -1;
+  return (m->form == CANON_INT4 ? 0 : 3) + (m->group == 32 ? 0 : m->group == 64 ? 1 : 2);
+}
+static int32_t variant_of_record(const canon_record *r) {
+  int32_t v = variant(&r->gate);
+  int32_t scales = r->gate.scale_form;
+  return variant(&r->up) == v && variant(&r->down) == v && r->up.scale_form == scales && r->down.scale_form == scales ? v : -1;
+}
+
+// Shared memory of matmul.cuh: few_memory and Many<F, mw>::memory.
+static int64_t few_memory(const canon_matrix *m, int32_t tiles, int32_t parts, int32_t rows) {
+  int64_t cols = (int64_t)m->groups * m->group, segments = covey_ceil((int32_t)cols, CANON_SEGMENT);
+  return rows * ((cols + 127) / 128 * 128 + 64) + m->groups * FEW_ROWS * 8 + parts * tiles * segments * 16 * FEW_ROWS * 4 + (parts == 2 ? FEW_ROWS * (tiles * 16 + 4) * 4 : 0);
+}
+static int64_t many_memory(const canon_matrix *m, int32_t mw) {
+  int64_t columns = 256 / mw, groups = 128 / m->group, stage = 2 * mw * groups * covey_block(m->form, m->group, m->scale_form) + columns * 128 + groups * columns * 8;
+  int64_t ring = 4 * stage, inner = columns * (mw * 16 + 4) * 4;
+  return ring > inner ? ring : inner;
+}
+
+// Up to COVEY_PARTS products of one input from o on, by one launch; made says what the input is. Writes how many there are to
+// *used; 0 if there is no such launch. A sum that follows a single product joins it.
+static covey_launch *row_products(const canon_op *o, int32_t n, covey_rows *f, const covey_bucket *b, const covey_place *d, int32_t *used, covey_launch *at) {
+  const canon_matrix *first = &o[0].m;
+  int32_t v = o[0].kind == CANON_OP_MATMUL ? variant(first) : -1, rows = rows_of(b, o[0].dst.logits), k = 0, tiles = 0;
+  *used = 0;
+  if (!(d->fast & COVEY_FAST_PRODUCTS) || v < 0 || rows > (f->made == COVEY_CODES ? FEW_DENSE : FEW_ROWS)) return 0;
+  for (; k < n && k < COVEY_PARTS && o[k].kind == CANON_OP_MATMUL && same(&o[k].src, &o[0].src) && variant(&o[k].m) == v && o[k].dst.logits == o[0].dst.logits; k++) {
+    f->part[k] = (covey_part){.m = o[k].m, .bias = o[k].vec, .dst = o[k].dst};
+    f->first[k] = tiles;
+    tiles += covey_ceil(o[k].m.rows, 2 * COVEY_TILE);        // DENSE_TILES of matmul.cu
+  }
+  // Codes that are made inside are nobody else's.
+  if (f->made != COVEY_CODES && k < n && (o[k].kind == CANON_OP_MATMUL || o[k].kind == CANON_OP_FFN) && same(&o[k].src, &o[0].src)) return 0;
+  f->parts = *used = k;
+  f->logits = o[0].dst.logits;
+  if (k == 1 && n > 1 && o[1].kind == CANON_OP_ADD && same(&o[1].src, &o[0].dst) && (f->made == COVEY_CODES || o[1].dst.data != f->src.data)) {
+    f->part[0].sum = o[1].dst;
+    *used = 2;
+  }
+  int32_t most = at_most(rows, FEW_ROWS);
+  int64_t shared = few_memory(first, 2, 1, most) + (f->made == COVEY_NORMED && most == 1 ? 4 * (int64_t)f->src.width : 0);
+  if (shared > d->shared) { *used = 0; return 0; }
+  at = launch(at, COVEY_K_rows_int4_g32 + v, o[0].label, tiles, covey_ceil(rows, FEW_ROWS), 1, 256, shared);
+  at[-1].more[0] = most;
+  at[-1].argument.rows = *f;
+  return early(at, d);
+}
+
+covey_launch *covey_fast_product(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t check, covey_launch *at) {
+  int32_t rows = rows_of(b, op->dst.logits), heads = op->kind == CANON_OP_HEADS ? op->i[0] : 1, form = op->m.form;
+  if (!(d->fast & COVEY_FAST_PRODUCTS)) return 0;
+  if (op->m.group == 0) {
+    if (form > CANON_BF16 || op->m.bias || op->m.bias_at) return 0;
+    int32_t outputs = op->m.rows / heads, wide = (int64_t)outputs * heads >= WIDE_OUTPUTS && op->m.cols % 8 == 0;
+    if (rows > FLOAT_ROWS) {
+      at = put(at, COVEY_K_floats_many_f32 + form, op, covey_ceil(outputs, 8), covey_ceil(rows, 64), heads, 256, 0);
+    } else {
+      int32_t one = rows == 1, warps = wide ? 8 : 2, kernel = wide ? (one ? COVEY_K_floats_wide1_f32 : COVEY_K_floats_wide8_f32) : one ? COVEY_K_floats_lane1_f32 : COVEY_K_floats_lane8_f32;
+      at = put(at, kernel + form, op, covey_ceil(outputs, warps * (wide ? 8 : 1)), covey_ceil(rows, FLOAT_ROWS), heads, warps * 32, 0);
+    }
+    at[-1].more[0] = check;
+    return early(at, d);
+  }
+  int32_t v = op->kind == CANON_OP_MATMUL ? variant(&op->m) : -1, used;
+  if (v < 0) return 0;
+  covey_rows f = {.src = op->src, .made = COVEY_CODES};
+  covey_launch *few = row_products(op, 1, &f, b, d, &used, at);
+  if (few) return few;
+  return put(at, COVEY_K_matmul_many_int4_g32 + v, op, covey_ceil(op->m.rows, 128), covey_ceil(rows, 64), 1, 256, many_memory(&op->m, 4));
+}
+
+covey_launch *covey_fast_experts(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t routed, covey_launch *at) {
+  const canon_record *r = routed ? &op->routed : &op->shared;
+  int32_t v = variant_of_record(r), rows = rows_of(b, op->dst.logits);
+  if (!(d->fast & COVEY_FAST_EXPERTS) || op->i[2] != CANON_SWIGLU || v < 0) return 0;
+  int32_t k = routed ? op->i[1] : 1, items = routed ? at_most(op->i[0], rows * k) : 1, mw = r->gate.group == 128 ? 8 : 4;
+  int64_t up = few_memory(&r->gate, mw, 2, FEW_ROWS), down = few_memory(&r->down, 2, 1, FEW_ROWS);
+  if (rows == 1 && up <= d->shared && down <= d->shared) {
+    at = early(put(at, COVEY_K_up_few_int4_g32 + v, op, covey_ceil(r->gate.rows, 16 * mw), items, 1, 512, up), d);
+    at[-1].more[0] = routed;
+    at[-1].more[1] = INT32_MAX;
+    at = early(put(at, COVEY_K_down_few_int4_g32 + v, op, covey_ceil(r->down.rows, 32), items, 1, 256, down), d);
+    at[-1].more[0] = routed;
+    at[-1].more[1] = INT32_MAX;
+    return at;
+  }
+  // Every item has one column tile begun; the others are full.
+  at = put(at, COVEY_K_up_many_int4_g32 + v, op, covey_ceil(r->gate.rows, 16 * mw), items + rows * k / (256 / mw), 1, 256, many_memory(&r->gate, mw));
+  at[-1].more[0] = routed;
+  at = put(at, COVEY_K_down_many_int4_g32 + v, op, covey_ceil(r->down.rows, 128), items + rows * k / 64, 1, 256, many_memory(&r->down, 4));
+  at[-1].more[0] = routed;
+  return at;
+}
+
+// ---- attention ---------------------------------------------------------------------------------------------------------
+
+covey_launch *covey_fast_attention(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t quantised, covey_launch *at) {
+  int32_t group = op->i[1] / op->kv.heads, dim = op->kv.dim, form = op->kv.form;
+  if (!(d->fast & COVEY_FAST_ATTENTION) || op->kv.single || op->i[3] != dim || op->i[4] || op->i[6]) return 0;
+  // Keys and values of a block in shared memory, both at once where they fit: attend_block_memory of attention.cu.
+  int64_t keys = (int64_t)CANON_BLOCK * dim * covey_form_bytes(form), block = 2 * keys <= 196608 ? 2 * keys : keys;
+  if (b->split && dim <= 256 && dim % 32 == 0 && block <= 196608) {
+    int32_t heads = group % 4 == 0 ? 4 : group % 2 == 0 ? 2 : 1, kernel = heads == 4 ? COVEY_K_attend_blocks4_f32 : heads == 2 ? COVEY_K_attend_blocks2_f32 : COVEY_K_attend_blocks1_f32;
+    at = early(put(at, kernel + form, op, op->i[1] / heads, b->blocks, b->rows, 256, block), d);
+    at = early(put(at, COVEY_K_attend_fold, op, op->i[1], b->rows, 1, dim, 0), d);
+    at[-1].more[0] = quantised;
+    return at;
+  }
+  if (quantised || (dim != 64 && dim != 128) || group > 64 || b->split) return 0;
+  int64_t stage = 16 * CANON_BLOCK > 32 * dim ? 16 * CANON_BLOCK : 32 * dim;
+  return put(at, (dim == 64 ? COVEY_K_attend_tiles64_f32 : COVEY_K_attend_tiles128_f32) + form, op, covey_ceil(b->rows, 64 / group), op->kv.heads, 1, 256, (dim * 64 + 2 * stage + 8 * 128 * 8) * 4);
+}
+
+// Norms of heads, rotation, cache: [norm of q] [norm of k] rope of q, rope of k [norm of q] [norm of k] append. Returns how many
+// operations that is, 0 if o is not such a sequence.
+static int32_t match_heads(const canon_op *o, int32_t n, covey_heads *f) {
+  int32_t i = 0, r = 0;
+  while (r < n && r < 3 && o[r].kind == CANON_OP_NORM) r++;
+  if (r > 2 || r + 2 > n || o[r].kind != CANON_OP_ROPE || o[r + 1].kind != CANON_OP_ROPE) return 0;
+  const canon_op *q = &o[r], *k = &o[r + 1];
+  int32_t dim = q->dst.width / q->i[0];
+  *f = (covey_heads){.q = q->dst, .k = k->dst, .heads = q->i[0], .rot = q->i[1], .pairing = q->i[2], .offset = q->i[3], .angles = q->i[4]};
+  if (dim > HEAD_DIM || dim % 32 || k->dst.width != k->i[0] * dim || q->i[5] || k->i[5]) return 0;
+  for (int32_t j = 1; j < 5; j++) if (q->i[j] != k->i[j]) return 0;
+  for (i = 0; i < n && i < r + 4; i++) {
+    if (i == r || i == r + 1) continue;
+    if (o[i].kind != CANON_OP_NORM) break;
+    const canon_op *head = same(&o[i].dst, &q->dst) ? q : same(&o[i].dst, &k->dst) ? k : 0;
+    if (!head || !same(&o[i].src, &o[i].dst) || o[i].i[0] != head->i[0] || !o[i].vec) return 0;
+    if (i > r && r > 0) return 0;                            // norms on both sides
+    if ((f->q_norm || f->k_norm) && (f->eps != o[i].f[0] || f->plus_one != o[i].i[1])) return 0;
+    if (head == q ? f->q_norm != 0 : f->k_norm != 0) return 0;
+    if (head == q) f->q_norm = o[i].vec; else f->k_norm = o[i].vec;
+    f->eps = o[i].f[0];
+    f->plus_one = o[i].i[1];
+    f->late = i > r;
+  }
+  if (i >= n || i < r + 2 || o[i].kind != CANON_OP_KV_APPEND || !same(&o[i].src, &k->dst) || o[i].kv.single || o[i].kv.dim != dim || o[i].kv.heads != k->i[0]) return 0;
+  f->v = o[i].src2;
+  f->layer = o[i].i[0];
+  f->label = o[i].label;
+  f->kv = o[i].kv;
+  return i + 1;
+}
+
+// ---- one row through a Mixture-of-Experts layer ------------------------------------------------------------------------
+
+int64_t covey_exchange(const canon_op *op) {
+  covey_moe m = {.hidden = op->dst.width, .inner = op->routed.gate.rows, .shared_inner = op->shared_block ? op->shared.gate.rows : 0, .experts = op->i[0], .k = op->i[1]};
+  return 2 * covey_moe_exchange(&m);
+}
+
+// norm, product of the router, router, quantisation, experts [, sum]. Returns how many operations that is; 0 if o is no such
+// sequence or there is no kernel for it.
+static int32_t match_moe_row(const canon_op *o, int32_t n, const covey_place *d, covey_moe *m, int32_t *kernel, int64_t *shared) {
+  if (n < 5 || !(d->fast & COVEY_FAST_ROW) || d->spread || o[1].kind != CANON_OP_MATMUL || o[2].kind != CANON_OP_ROUTER || o[3].kind != CANON_OP_QUANTISE || o[4].kind != CANON_OP_FFN) return 0;
+  const canon_op *norm = &o[0], *dot = &o[1], *router = &o[2], *ffn = &o[4];
+  const canon_record *r = &ffn->routed;
+  int32_t v = variant_of_record(r), scales = r->gate.scale_form;
+  if (v < 0 || v > 2 || scales == CANON_F32 || ffn->i[2] != CANON_SWIGLU || !ffn->table || ffn->src2.data || !ffn->state) return 0;
+  if (ffn->shared_block && (variant_of_record(&ffn->shared) != v || ffn->shared.gate.scale_form != scales)) return 0;
+  if (!same(&dot->src, &norm->dst) || !same(&o[3].src, &norm->dst) || !same(&ffn->src, &norm->dst) || !same(&router->src, &dot->dst)) return 0;
+  if (!norm->vec || dot->m.group || dot->m.form > CANON_BF16 || dot->m.bias || dot->m.bias_at || dot->vec || norm->dst.logits) return 0;
+  if (router->i[0] > 3 || router->table || router->i[1] > MOST_EXPERTS || router->i[2] > MOST_CHOSEN || router->i[3] > 32 || norm->src.width % 8 || router->ids != ffn->ids) return 0;
+  *m = (covey_moe){
+      .hidden = norm->src.width, .inner = r->gate.rows, .experts = router->i[1], .k = router->i[2], .x = norm->src.data, .norm = norm->vec, .eps = norm->f[0], .plus_one = norm->i[1], .y = ffn->dst.data,
+      .router = dot->m.codes, .router_form = dot->m.form, .bias = router->vec, .score = router->i[0], .groups = router->i[3], .keep = router->i[4], .largest_only = router->i[5], .normalise = router->i[6],
+      .first_ban = router->i[7], .label = router->label, .sum_eps = router->f[0], .least = router->f[1], .scale = router->f[2], .step = &d->program->step, .ids = router->ids, .weights = router->weights,
+      .table = ffn->table, .gate_at = r->gate.codes_at, .up_at = r->up.codes_at, .down_at = r->down.codes_at, .exchange = ffn->state,
+  };
+  m->finished = (uint32_t *)(m->exchange + covey_exchange(ffn));
+  if (ffn->shared_block) {
+    m->shared = ffn->shared_block;
+    m->shared_inner = ffn->shared.gate.rows;
+    m->shared_gate_at = ffn->shared.gate.codes_at; m->shared_up_at = ffn->shared.up.codes_at; m->shared_down_at = ffn->shared.down.codes_at;
+  }
+  int32_t group = r->gate.group, slot = CANON_SEGMENT / group * covey_block(CANON_INT4, group, scales);
+  int32_t front = covey_ceil(m->hidden * 4, slot) + covey_ceil(m->experts, d->multiprocessors) * covey_ceil(m->hidden * covey_form_bytes(m->router_form), slot);
+  covey_moe_shared at = covey_moe_shared_of(m, group, slot, d->shared);
+  if (at.ring >= d->shared || at.slots < front + 4) return 0;
+  *kernel = COVEY_K_moe_row_int4_g32_f16 + 2 * v + (scales == CANON_BF16);
+  *shared = d->shared;
+  if (n > 5 && o[5].kind == CANON_OP_ADD && same(&o[5].src, &ffn->dst) && o[5].dst.data == norm->src.data) {
+    m->y = o[5].dst.data;
+    m->residual = norm->src.data;
+    return 6;
+  }
+  return 5;
+}
+
+// ---- a step ------------------------------------------------------------------------------------------------------------
+
+int32_t covey_most_launches(const canon_op *ops, int32_t n) {
+  int32_t most = 0;
+  for (int32_t i = 0; i < n; i++) most += ops[i].kind == CANON_OP_FFN || ops[i].kind == CANON_OP_ATTENTION ? MOST_LAUNCHES : 2;
+  return most;
+}
+
+// Launches of the operations from o on that have one together; *used is how many operations that is. skip: an operation further
+// on whose work is done as well.
+static covey_launch *fuse(const canon_op *o, int32_t n, const covey_bucket *b, const covey_place *d, int32_t *used, const canon_op **skip, covey_launch *at) {
+  covey_heads heads;
+  covey_launch *to;
+  int32_t k;
+  *used = 0;
+  if (!(d->fast & COVEY_FAST_PRODUCTS)) return 0;
+  if (b->rows <= FEW_DENSE && !o->dst.logits && (o->kind == CANON_OP_NORM || o->kind == CANON_OP_ROPE) && (k = match_heads(o, n, &heads))) {
+    *used = k;
+    at = launch(at, COVEY_K_heads_ready, o->label, covey_ceil(heads.heads + 2 * heads.kv.heads, HEAD_WARPS), b->rows, 1, HEAD_WARPS * 32, 0);
+    at[-1].argument.heads = heads;
+    return early(at, d);
+  }
+  int32_t gather = o->kind == CANON_OP_GATHER && n > 1 && o[1].kind == CANON_OP_NORM && same(&o[1].src, &o[0].dst);
+  const canon_op *norm = o + gather;
+  if (norm->kind == CANON_OP_NORM && norm->i[0] == 1 && norm->dst.width % 8 == 0 && norm->dst.width <= 12288) {
+    covey_moe moe;
+    int32_t kernel, rows = rows_of(b, norm->dst.logits);
+    int64_t shared;
+    if (!gather && b->rows == 1 && (k = match_moe_row(o, n, d, &moe, &kernel, &shared))) {
+      *used = k;
+      at = launch(at, kernel, o->label, d->multiprocessors, 1, 1, (8 + 1 + 4 + 2) * 32, shared);   // WARPS, helpers and producers of experts_row.cu
+      at[-1].argument.moe = moe;
+      at[-1].more[0] = (int32_t)shared;
+      return early(at, d);
+    }
+    covey_rows f = {.src = o->src, .normed = norm->dst, .norm = norm->vec, .eps = norm->f[0], .plus_one = norm->i[1], .made = COVEY_NORMED, .logits = norm->dst.logits, .gather = gather};
+    const canon_op *next = norm + 1, *end = o + n;
+    if (next + 1 < end && next->kind == CANON_OP_QUANTISE && same(&next->src, &norm->dst)) {
+      f.group = next->i[0];
+      if (norm->dst.data != o->src.data && (to = row_products(next + 1, (int32_t)(end - next - 1), &f, b, d, &k, at))) {
+        *used = gather + 2 + k;
+        return to;
+      }
+    }
+    // Its quantisation may come behind float products of the same rows and their router.
+    f.group = 0;
+    for (const canon_op *q = next; q < end; q++) {
+      if (q->kind == CANON_OP_QUANTISE && same(&q->src, &norm->dst)) { f.group = q->i[0]; *skip = q; break; }
+      if (q->kind != CANON_OP_ROUTER && !(q->kind == CANON_OP_MATMUL && q->m.group == 0 && same(&q->src, &norm->dst))) break;
+    }
+    *used = gather + 1;
+    at = launch(at, COVEY_K_norm_codes, norm->label, rows, 1, 1, 256, 4 * (int64_t)norm->dst.width);
+    at[-1].argument.rows = f;
+    return early(at, d);
+  }
+  if (o->kind == CANON_OP_QUANTISE && n > 1 && o->src.width % 8 == 0) {
+    covey_rows f = {.src = o->src, .group = o->i[0], .made = COVEY_VALUES};
+    if (!same(&o[1].src, &o->src) || !(to = row_products(o + 1, n - 1, &f, b, d, &k, at))) return 0;
+    *used = 1 + k;
+    return to;
+  }
+  if (o->kind == CANON_OP_MATMUL && o->m.group) {
+    covey_rows f = {.src = o->src, .made = COVEY_CODES};
+    to = row_products(o, n, &f, b, d, &k, at);
+    *used = to ? k : 0;
+    return to;
+  }
+  if (o->kind == CANON_OP_MATMUL && n > 1 && o[1].kind == CANON_OP_CHECK && same(&o[1].src, &o->dst)) {
+    if (o->m.group || !(to = covey_fast_product(o, b, d, o[1].label + 1, at))) return 0;
+    *used = 2;
+    return to;
+  }
+  if (o->kind == CANON_OP_ATTENTION && b->split && n > 1 && o[1].kind == CANON_OP_QUANTISE && same(&o[1].src, &o->dst) && o->kv.dim % o[1].i[0] == 0) {
+    if (!(to = covey_fast_attention(o, b, d, o[1].i[0], at))) return 0;
+    *used = 2;
+    return to;
+  }
+  if (o->kind == CANON_OP_FFN && o->table && !d->spread && n > 1 && o[1].kind == CANON_OP_ADD && same(&o[1].src, &o->dst)) {
+    if ((k = covey_plan_one(o, b, d, at)) < 0) return 0;
+    at += k;
+    at[-1].kernel = COVEY_K_combine_sum;                     // in place of covey_combine, the last one
+    at[-1].argument.combination = (covey_combination){.op = *o, .sum = o[1].dst};
+    *used = 2;
+    return early(at, d);
+  }
+  return 0;
+}
+
+int32_t covey_plan(const canon_op *ops, int32_t n, const covey_bucket *b, const covey_place *d, covey_launch *out) {
+  covey_launch *at = out;
+  const canon_op *skip = 0;
+  for (int32_t i = 0; i < n;) {
+    int32_t used;
+    if (ops + i == skip) { i++; continue; }
+    covey_launch *to = fuse(ops + i, n - i, b, d, &used, &skip, at);
+    if (to) { at = to; i += used; continue; }
+    int32_t k = covey_plan_one(ops + i, b, d, at);
+    if (k < 0) return -1 - i;
+    at += k;
+    i++;
+  }
+  return (int32_t)(at - out);
+}

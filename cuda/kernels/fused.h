@@ -1,0 +1,40 @@
+// Arguments of kernels that do the work of several operations. Addresses are of device memory.
+#pragma once
+#include "abi.h"
+
+enum { COVEY_PARTS = 4 };
+// What the rows of a fused product are made of.
+enum { COVEY_CODES, COVEY_VALUES, COVEY_NORMED };   // p->codes as they are; src quantised; src normed and quantised
+
+// One matrix of a product of several: dst = x m^T + bias; sum, if it has data, += dst.
+typedef struct {
+  canon_matrix m;
+  const float *bias;
+  canon_buffer dst, sum;
+} covey_part;
+
+// Rows that are gathered, normed and quantised, and products of them. What each kernel uses of it is said there.
+typedef struct {
+  canon_buffer src, normed;            // normed: where normed rows go as well
+  const float *norm;                   // [src.width] or null
+  float eps;
+  int32_t plus_one, made, group;       // made: of the codes, as above; group of the quantisation, 0 = none
+  int32_t logits, gather;              // rows are the step's logit rows; src's are taken by p->step.logit_row
+  int32_t check;                       // label + 1 of a fault for values that are not finite; 0 = not looked at
+  int32_t parts, first[COVEY_PARTS];   // first pair of tiles of each part
+  covey_part part[COVEY_PARTS];
+} covey_rows;
+
+// Norms of query and key heads, their rotation, and the cache.
+typedef struct {
+  canon_buffer q, k, v;
+  const float *q_norm, *k_norm;        // [kv.dim] or null
+  float eps;
+  int32_t plus_one, heads, late;       // late: norms follow the rotation
+  int32_t rot, pairing, offset, angles;   // as CANON_OP_ROPE; angles: table of p->angles, -1 = no rotation
+  int32_t layer, label;
+  canon_kv kv;
+} covey_heads;
+
+// CANON_OP_FFN's combination with what follows: sum, if it has data, += dst.
+typedef struct { canon_op op; canon_buffer sum; } covey_combination;
