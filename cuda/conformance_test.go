@@ -109,45 +109,60 @@ func (g *rig) input(width int, odd bool) *canon.Buffer {
 	return b
 }
 
+// freshBytes is how much of a matrix is random; what is beyond repeats it.
+const freshBytes = 4 << 20
+
+func repeated(n int, fresh []byte) []byte {
+	out := make([]byte, n)
+	for at := copy(out, fresh); at < n; at *= 2 {
+		copy(out[at:], out[:at])
+	}
+	return out
+}
+
 // weight is a matrix of random codes and scales.
 func (g *rig) weight(form canon.Form, rows, cols, group int, scale canon.Form) canon.Source {
 	s := canon.Source{Name: fmt.Sprintf("%v[%d,%d]/%d", form, rows, cols, group), Form: form, Rows: rows, Cols: cols}
-	s.Codes = make([]byte, rows*((cols*form.Bits()+7)/8))
+	size := rows * ((cols*form.Bits() + 7) / 8)
+	codes := make([]byte, min(size, freshBytes))
 	switch form {
 	case canon.F32:
-		s.Codes = littleEndian(g.normals(rows*cols, 0.05))
+		s.Codes = repeated(size, littleEndian(g.normals(len(codes)/4, 0.05)))
 		return s
 	case canon.F16, canon.BF16:
-		for i := 0; i < len(s.Codes); i += 2 { // small normal numbers of either sign
-			binary.LittleEndian.PutUint16(s.Codes[i:], uint16(g.r.Uint32())&0x83ff|0x2c00|uint16(g.r.IntN(4)))
+		for i := 0; i < len(codes); i += 2 { // small normal numbers of either sign
+			binary.LittleEndian.PutUint16(codes[i:], uint16(g.r.Uint32())&0x83ff|0x2c00|uint16(g.r.IntN(4)))
 		}
+		s.Codes = repeated(size, codes)
 		return s
 	}
-	for i := range s.Codes {
-		s.Codes[i] = byte(g.r.Uint32())
+	for i := range codes {
+		codes[i] = byte(g.r.Uint32())
 		if i%7 == 0 {
-			s.Codes[i] = 0
+			codes[i] = 0
 		}
-		if form == canon.FP8 && s.Codes[i]&127 == 127 {
-			s.Codes[i]--
+		if form == canon.FP8 && codes[i]&127 == 127 {
+			codes[i]--
 		}
 	}
+	s.Codes = repeated(size, codes)
 	s.Group, s.ScaleForm = group, scale
 	n := rows * ((cols + group - 1) / group)
-	switch scale {
-	case canon.F32:
-		for range n {
-			s.Scales = append(s.Scales, littleEndian([]float32{float32(0.001 + 0.01*g.r.Float64())})...)
-		}
-	case canon.E8M0:
-		for range n {
-			s.Scales = append(s.Scales, byte(110+g.r.IntN(16)))
-		}
-	default:
-		for range n {
-			s.Scales = binary.LittleEndian.AppendUint16(s.Scales, uint16(0x1c00+g.r.IntN(1024)))
+	fresh := min(n, freshBytes)
+	var scales []byte
+	for range fresh {
+		switch scale {
+		case canon.F32:
+			scales = append(scales, littleEndian([]float32{float32(0.001 + 0.01*g.r.Float64())})...)
+		case canon.E8M0:
+			scales = append(scales, byte(110+g.r.IntN(16)))
+		case canon.BF16: // from 0.002 on
+			scales = binary.LittleEndian.AppendUint16(scales, uint16(0x3b00+g.r.IntN(128)))
+		default:
+			scales = binary.LittleEndian.AppendUint16(scales, uint16(0x1c00+g.r.IntN(1024)))
 		}
 	}
+	s.Scales = repeated(n*len(scales)/fresh, scales)
 	return s
 }
 

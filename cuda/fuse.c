@@ -117,7 +117,17 @@ covey_launch *covey_fast_experts(const canon_op *op, const covey_bucket *b, cons
 
 covey_launch *covey_fast_attention(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t quantised, covey_launch *at) {
   int32_t group = op->i[1] / op->kv.heads, dim = op->kv.dim, form = op->kv.form;
-  if (!(d->fast & COVEY_FAST_ATTENTION) || op->kv.single || op->i[3] != dim || op->i[4] || op->i[6]) return 0;
+  if (!(d->fast & COVEY_FAST_ATTENTION) || op->i[4] || op->i[6]) return 0;
+  if (op->kv.single) {
+    int32_t n = op->i[3], size = covey_form_bytes(form);
+    int64_t keys = CANON_BLOCK * (64 * (int64_t)size + 16), some = 32 * (int64_t)n * size, shared = 16 * (int64_t)dim + 2 * (keys > some ? keys : some);   // as latent.cu
+    if (!b->split || op->i[1] % 4 || dim % 8 || n % 32 || n > 512 || shared > d->shared) return 0;
+    at = early(put(at, COVEY_K_attend_latent_f32 + form, op, op->i[1] / 4, b->blocks, b->rows, 256, shared), d);
+    at = early(put(at, COVEY_K_attend_fold, op, op->i[1], b->rows, 1, n, 0), d);
+    at[-1].more[0] = quantised;
+    return at;
+  }
+  if (op->i[3] != dim) return 0;
   // Keys and values of a block in shared memory, both at once where they fit: attend_block_memory of attention.cu.
   int64_t keys = (int64_t)CANON_BLOCK * dim * covey_form_bytes(form), block = 2 * keys <= 196608 ? 2 * keys : keys;
   if (b->split && dim <= 256 && dim % 32 == 0 && block <= 196608) {
@@ -164,6 +174,26 @@ static int32_t match_heads(const canon_op *o, int32_t n, covey_heads *f) {
   return i + 1;
 }
 
+// ---- routers -----------------------------------------------------------------------------------------------------------
+
+// What router.cuh knows of a router; 0 if it does not.
+static int32_t routes(const canon_op *op, const covey_place *d, covey_moe *m) {
+  if (op->i[0] > 3 || op->table || op->i[1] > MOST_EXPERTS || op->i[2] > MOST_CHOSEN || op->i[3] > 32) return 0;
+  m->experts = op->i[1]; m->k = op->i[2];
+  m->bias = op->vec; m->score = op->i[0]; m->groups = op->i[3]; m->keep = op->i[4]; m->largest_only = op->i[5]; m->normalise = op->i[6];
+  m->first_ban = op->i[7]; m->label = op->label; m->sum_eps = op->f[0]; m->least = op->f[1]; m->scale = op->f[2];
+  m->step = &d->program->step; m->ids = op->ids; m->weights = op->weights;
+  return 1;
+}
+
+covey_launch *covey_fast_router(const canon_op *op, const covey_bucket *b, const covey_place *d, covey_launch *at) {
+  covey_moe m = {.hidden = op->src.stride, .x = op->src.data};
+  if (!(d->fast & COVEY_FAST_PRODUCTS) || !routes(op, d, &m)) return 0;
+  at = launch(at, COVEY_K_route, op->label, b->rows, 1, 1, 128, 0);   // ROUTE_WARPS of route.cu
+  at[-1].argument.moe = m;
+  return early(at, d);
+}
+
 // ---- one row through a Mixture-of-Experts layer ------------------------------------------------------------------------
 
 int64_t covey_exchange(const canon_op *op) {
@@ -182,13 +212,12 @@ static int32_t match_moe_row(const canon_op *o, int32_t n, const covey_place *d,
   if (ffn->shared_block && (variant_of_record(&ffn->shared) != v || ffn->shared.gate.scale_form != scales)) return 0;
   if (!same(&dot->src, &norm->dst) || !same(&o[3].src, &norm->dst) || !same(&ffn->src, &norm->dst) || !same(&router->src, &dot->dst)) return 0;
   if (!norm->vec || dot->m.group || dot->m.form > CANON_BF16 || dot->m.bias || dot->m.bias_at || dot->vec || norm->dst.logits) return 0;
-  if (router->i[0] > 3 || router->table || router->i[1] > MOST_EXPERTS || router->i[2] > MOST_CHOSEN || router->i[3] > 32 || norm->src.width % 8 || router->ids != ffn->ids) return 0;
+  if (norm->src.width % 8 || router->ids != ffn->ids) return 0;
   *m = (covey_moe){
-      .hidden = norm->src.width, .inner = r->gate.rows, .experts = router->i[1], .k = router->i[2], .x = norm->src.data, .norm = norm->vec, .eps = norm->f[0], .plus_one = norm->i[1], .y = ffn->dst.data,
-      .router = dot->m.codes, .router_form = dot->m.form, .bias = router->vec, .score = router->i[0], .groups = router->i[3], .keep = router->i[4], .largest_only = router->i[5], .normalise = router->i[6],
-      .first_ban = router->i[7], .label = router->label, .sum_eps = router->f[0], .least = router->f[1], .scale = router->f[2], .step = &d->program->step, .ids = router->ids, .weights = router->weights,
-      .table = ffn->table, .gate_at = r->gate.codes_at, .up_at = r->up.codes_at, .down_at = r->down.codes_at, .exchange = ffn->state,
+      .hidden = norm->src.width, .inner = r->gate.rows, .x = norm->src.data, .norm = norm->vec, .eps = norm->f[0], .plus_one = norm->i[1], .y = ffn->dst.data,
+      .router = dot->m.codes, .router_form = dot->m.form, .table = ffn->table, .gate_at = r->gate.codes_at, .up_at = r->up.codes_at, .down_at = r->down.codes_at, .exchange = ffn->state,
   };
+  if (!routes(router, d, m)) return 0;
   m->finished = (uint32_t *)(m->exchange + covey_exchange(ffn));
   if (ffn->shared_block) {
     m->shared = ffn->shared_block;
@@ -231,7 +260,7 @@ static covey_launch *fuse(const canon_op *o, int32_t n, const covey_bucket *b, c
     at[-1].argument.heads = heads;
     return early(at, d);
   }
-  int32_t gather = o->kind == CANON_OP_GATHER && n > 1 && o[1].kind == CANON_OP_NORM && same(&o[1].src, &o[0].dst);
+  int32_t gather = o->kind == CANON_OP_GATHER && n > 1 && o[1].kind == CANON_OP_NORM && same(&o[1].src, &o[0].dst) && same(&o[1].dst, &o[0].dst);
   const canon_op *norm = o + gather;
   if (norm->kind == CANON_OP_NORM && norm->i[0] == 1 && norm->dst.width % 8 == 0 && norm->dst.width <= 12288) {
     covey_moe moe;
@@ -281,7 +310,7 @@ static covey_launch *fuse(const canon_op *o, int32_t n, const covey_bucket *b, c
     *used = 2;
     return to;
   }
-  if (o->kind == CANON_OP_ATTENTION && b->split && n > 1 && o[1].kind == CANON_OP_QUANTISE && same(&o[1].src, &o->dst) && o->kv.dim % o[1].i[0] == 0) {
+  if (o->kind == CANON_OP_ATTENTION && b->split && n > 1 && o[1].kind == CANON_OP_QUANTISE && same(&o[1].src, &o->dst) && o->i[3] % o[1].i[0] == 0) {
     if (!(to = covey_fast_attention(o, b, d, o[1].i[0], at))) return 0;
     *used = 2;
     return to;

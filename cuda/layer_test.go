@@ -10,37 +10,57 @@ import (
 	"covey/engine/canon"
 )
 
-// layer is a decoder layer and a head as models build them; where operations follow one another like this the fast kernels do
-// several in one launch.
-type layer struct {
-	name          string
-	form          canon.Form
-	group         int
-	scale         canon.Form
-	headNorm      bool
-	late          bool // norms of heads follow the rotation
-	plusOne       bool
-	shared        int // width of the shared expert; 0 = none
-	head          canon.Form
-	router        canon.RouterSpec
-	routerForm    canon.Form
-	kv            canon.Form
-	hidden, inner int
+// shape is a decoder as models build it; where its operations follow one another like this, the fast kernels do several in one
+// launch.
+type shape struct {
+	name           string
+	layers, stored int // layers of the program, and how many have weights of their own
+	form           canon.Form
+	group          int
+	scale          canon.Form
+	heads, kvHeads int
+	dim, rot       int
+	headNorm       bool
+	late           bool // norms of heads follow the rotation
+	plusOne        bool
+	query, rank    int // latent attention: widths of the latents; dim and rot are those of a query head's plain and rotated part
+	shared         int // width of the shared expert; 0 = none
+	head           canon.Form
+	router         canon.RouterSpec
+	routerForm     canon.Form
+	records        int // experts of a layer with weights of their own
+	kv             canon.Form
+	hidden, inner  int
+	vocab          int
 }
 
-var layers = []layer{
+var shapes = []shape{
 	{name: "heads normed", form: canon.Int4, group: 32, scale: canon.BF16, headNorm: true, head: canon.BF16, router: canon.RouterSpec{Experts: 12, TopK: 3, Normalise: true}, routerForm: canon.BF16, kv: canon.F16, hidden: 96, inner: 64},
 	{name: "shared expert", form: canon.Int4, group: 64, scale: canon.F16, shared: 80, head: canon.F32, kv: canon.BF16, hidden: 136, inner: 72, routerForm: canon.F32,
 		router: canon.RouterSpec{Score: canon.ScoreSigmoid, Experts: 16, TopK: 4, Groups: 4, TopGroups: 2, Normalise: true, Eps: 1e-20, Scale: 2.5}},
-	{name: "late norms", form: canon.Int4, group: 128, scale: canon.BF16, headNorm: true, late: true, plusOne: true, head: canon.F16, router: canon.RouterSpec{Experts: 40, TopK: 6}, routerForm: canon.F16, kv: canon.F32, hidden: 1032, inner: 160},
+	{name: "late norms", form: canon.Int4, group: 128, scale: canon.BF16, headNorm: true, late: true, plusOne: true, head: canon.F16, router: canon.RouterSpec{Experts: 40, TopK: 6}, routerForm: canon.F16, kv: canon.F32, hidden: 520, inner: 160},
 	{name: "int8", form: canon.Int8, group: 64, scale: canon.BF16, headNorm: true, shared: 64, head: canon.Int8, router: canon.RouterSpec{Experts: 8, TopK: 2}, routerForm: canon.F32, kv: canon.F16, hidden: 64, inner: 64},
+	{name: "latent", form: canon.Int4, group: 32, scale: canon.F16, query: 64, rank: 64, dim: 32, rot: 16, head: canon.BF16, router: canon.RouterSpec{Experts: 8, TopK: 2}, routerForm: canon.F32, kv: canon.F16, hidden: 64, inner: 64},
 }
 
-const layerHeads, layerKVHeads, layerDim, layerVocab = 8, 2, 64, 90
+// small fills in what the shapes of tests have in common.
+func (c shape) small() shape {
+	c.layers, c.stored, c.records, c.vocab = 2, 2, c.router.Experts, 90
+	c.heads, c.kvHeads = 8, 2
+	if c.rank == 0 {
+		c.dim, c.rot = 64, 48
+	}
+	return c
+}
 
-// build appends the layer twice, so that what one leaves the next one meets, and a head.
-func (c layer) build(g *rig) {
-	p := g.p
+// weights of a layer.
+type layer struct {
+	q, k, v, o, down, latent, keys, values, router *canon.Matrix
+	shared                                         *canon.Record
+	experts                                        []*canon.Record
+}
+
+func (c shape) layer(g *rig) layer {
 	weight := func(rows, cols int) *canon.Matrix {
 		return must(g.arena.Pack(g.weight(c.form, rows, cols, c.group, c.scale)))
 	}
@@ -48,67 +68,123 @@ func (c layer) build(g *rig) {
 		part := func(rows, cols int) canon.Source { return g.weight(c.form, rows, cols, c.group, c.scale) }
 		return must(g.arena.PackRecord(part(inner, c.hidden), part(inner, c.hidden), part(c.hidden, inner)))
 	}
+	var y layer
+	if c.rank > 0 {
+		y.down, y.q, y.latent = weight(c.query, c.hidden), weight(c.heads*(c.dim+c.rot), c.query), weight(c.rank+c.rot, c.hidden)
+		y.keys, y.values = must(g.arena.Pack(g.weight(canon.BF16, c.heads*c.rank, c.dim, 0, 0))), must(g.arena.Pack(g.weight(canon.BF16, c.heads*c.dim, c.rank, 0, 0)))
+	} else {
+		y.q, y.k, y.v = weight(c.heads*c.dim, c.hidden), weight(c.kvHeads*c.dim, c.hidden), weight(c.kvHeads*c.dim, c.hidden)
+	}
+	y.o = weight(c.hidden, c.heads*c.dim)
+	y.router = must(g.arena.Pack(g.weight(c.routerForm, c.router.Experts, c.hidden, 0, 0)))
+	for range c.records {
+		y.experts = append(y.experts, record(c.inner))
+	}
+	if c.shared > 0 {
+		y.shared = record(c.shared)
+	}
+	return y
+}
+
+// build appends the shape's operations.
+func (c shape) build(g *rig) {
+	p := g.p
 	x, h, branch := g.input(c.hidden, false), p.Buffer(c.hidden), p.Buffer(c.hidden)
-	q, attended := p.Buffer(layerHeads*layerDim), p.Buffer(layerHeads*layerDim)
-	k, v, logits := p.Buffer(layerKVHeads*layerDim), p.Buffer(layerKVHeads*layerDim), p.Buffer(c.router.Experts)
-	rope := must(g.arena.NewRope(canon.RopeSpec{Theta: 10000, Rot: 48}))
-	kv := must(g.arena.NewKV(canon.KVSpec{Layers: 2, Heads: layerKVHeads, Dim: layerDim, Pages: g.p.Limits().Pages, Form: c.kv}))
-	for l := range 2 {
+	q, attended := p.Buffer(c.heads*(c.dim+c.query0())), p.Buffer(c.heads*c.dim)
+	logits := p.Buffer(c.router.Experts)
+	rope := must(g.arena.NewRope(canon.RopeSpec{Theta: 10000, Rot: c.rot}))
+	spec := canon.KVSpec{Layers: c.layers, Heads: c.kvHeads, Dim: c.dim, Pages: p.Limits().Pages * p.Limits().Sequences, Form: c.kv}
+	if c.rank > 0 {
+		spec.Heads, spec.Dim, spec.Single = 1, c.rank+c.rot, true
+	}
+	kv := must(g.arena.NewKV(spec))
+	var attend func(l int, y layer)
+	if c.rank > 0 {
+		down, latent, absorbed, kept := p.Buffer(c.query), p.Buffer(c.rank+c.rot), p.Buffer(c.heads*(c.rank+c.rot)), p.Buffer(c.heads*c.rank)
+		attend = func(l int, y layer) {
+			p.MatMulN(h, canon.Product{Dst: down, M: y.down}, canon.Product{Dst: latent, M: y.latent})
+			p.RMSNorm(down, down, g.normals(c.query, 1), 1e-6, false)
+			p.MatMul(q, down, y.q, nil)
+			part := latent.Slice(0, c.rank)
+			p.RMSNorm(part, part, g.normals(c.rank, 1), 1e-6, false)
+			p.Rope(latent, 1, rope, canon.Pairs, c.rank)
+			p.KVAppend(kv, l, latent, nil)
+			p.HeadMatMul(absorbed, 0, q, 0, y.keys, c.heads)
+			p.HeadCopy(absorbed, c.rank, q, c.dim, c.rot, c.heads)
+			p.Rope(absorbed, c.heads, rope, canon.Pairs, c.rank)
+			p.Attention(kept, absorbed, kv, l, canon.AttentionSpec{Heads: c.heads, Values: c.rank})
+			p.HeadMatMul(attended, 0, kept, 0, y.values, c.heads)
+		}
+	} else {
+		k, v := p.Buffer(c.kvHeads*c.dim), p.Buffer(c.kvHeads*c.dim)
+		attend = func(l int, y layer) {
+			p.MatMulN(h, canon.Product{Dst: q, M: y.q}, canon.Product{Dst: k, M: y.k, Bias: g.normals(c.kvHeads*c.dim, 1)}, canon.Product{Dst: v, M: y.v})
+			norms := func() {
+				p.HeadNorm(q, c.heads, g.normals(c.dim, 1), 1e-6, c.plusOne)
+				p.HeadNorm(k, c.kvHeads, g.normals(c.dim, 1), 1e-6, c.plusOne)
+			}
+			if c.headNorm && !c.late {
+				norms()
+			}
+			p.Rope(q, c.heads, rope, canon.Half, 0)
+			p.Rope(k, c.kvHeads, rope, canon.Half, 0)
+			if c.headNorm && c.late {
+				norms()
+			}
+			p.KVAppend(kv, l, k, v)
+			p.Attention(attended, q, kv, l, canon.AttentionSpec{Heads: c.heads})
+		}
+	}
+	var stored []layer
+	for range c.stored {
+		stored = append(stored, c.layer(g))
+	}
+	for l := range c.layers {
+		y := stored[l%c.stored]
 		p.Label(fmt.Sprintf("layer %d attention", l))
 		p.RMSNorm(h, x, g.normals(c.hidden, 1), 1e-6, c.plusOne)
-		p.MatMulN(h, canon.Product{Dst: q, M: weight(layerHeads*layerDim, c.hidden)}, canon.Product{Dst: k, M: weight(layerKVHeads*layerDim, c.hidden), Bias: g.normals(layerKVHeads*layerDim, 1)}, canon.Product{Dst: v, M: weight(layerKVHeads*layerDim, c.hidden)})
-		p.Clamp(v, -3, 3)
-		norms := func() {
-			p.HeadNorm(q, layerHeads, g.normals(layerDim, 1), 1e-6, c.plusOne)
-			p.HeadNorm(k, layerKVHeads, g.normals(layerDim, 1), 1e-6, c.plusOne)
-		}
-		if c.headNorm && !c.late {
-			norms()
-		}
-		p.Rope(q, layerHeads, rope, canon.Half, 0)
-		p.Rope(k, layerKVHeads, rope, canon.Half, 0)
-		if c.headNorm && c.late {
-			norms()
-		}
-		p.KVAppend(kv, l, k, v)
-		p.Attention(attended, q, kv, l, canon.AttentionSpec{Heads: layerHeads})
-		p.MatMul(branch, attended, weight(c.hidden, layerHeads*layerDim), nil)
+		attend(l, y)
+		p.MatMul(branch, attended, y.o, nil)
 		p.Add(x, branch)
 
 		p.Label(fmt.Sprintf("layer %d feed-forward", l))
 		p.RMSNorm(h, x, g.normals(c.hidden, 1), 1e-6, c.plusOne)
-		p.MatMul(logits, h, must(g.arena.Pack(g.weight(c.routerForm, c.router.Experts, c.hidden, 0, 0))), nil)
+		p.MatMul(logits, h, y.router, nil)
 		router := c.router
 		router.Bias = g.normals(router.Experts, 0.1)
 		choice := p.Router(logits, router)
 		g.choices = append(g.choices, choice)
 		table := must(g.arena.NewExpertTable(router.Experts))
 		for id := range router.Experts {
-			if err := table.Set(id, record(c.inner)); err != nil {
+			if err := table.Set(id, y.experts[id%c.records]); err != nil {
 				g.t.Fatal(err)
 			}
 		}
-		f := canon.FeedForward{Choice: choice, Table: table}
-		if c.shared > 0 {
-			f.Shared = record(c.shared)
-		}
-		p.FeedForward(branch, h, f)
+		p.FeedForward(branch, h, canon.FeedForward{Choice: choice, Table: table, Shared: y.shared})
 		p.Add(x, branch)
 	}
 	p.Label("head")
-	last, out := p.LogitBuffer(c.hidden), p.LogitBuffer(layerVocab)
+	last, out := p.LogitBuffer(c.hidden), p.LogitBuffer(c.vocab)
 	p.GatherRows(last, x)
 	p.RMSNorm(last, last, g.normals(c.hidden, 1), 1e-6, c.plusOne)
-	p.MatMul(out, last, must(g.arena.Pack(g.weight(c.head, layerVocab, c.hidden, c.group, c.scale))), nil)
+	p.MatMul(out, last, must(g.arena.Pack(g.weight(c.head, c.vocab, c.hidden, c.group, c.scale))), nil)
 	p.CheckFinite(out)
 	g.keep(out)
 }
 
+// query0 is how many rotated channels a query head has beside its plain ones.
+func (c shape) query0() int {
+	if c.rank > 0 {
+		return c.rot
+	}
+	return 0
+}
+
 func TestLayersEqualTheCPU(t *testing.T) {
-	for _, c := range layers {
+	for _, c := range shapes {
 		t.Run(c.name, func(t *testing.T) {
 			g := newRig(t, canon.Limits{Pages: 5})
-			c.build(g)
+			c.small().build(g)
 			steps := []*canon.Step{g.step(0, 1, 5), g.step(1, 5, 5)}
 			if realDevice() {
 				for at := 6; at < 300; at += rigRows {
@@ -127,7 +203,7 @@ func TestLayersEqualTheCPU(t *testing.T) {
 // The launches of a step of one row: what a model's speed for one answer hangs on.
 func TestOneRowTakesFewLaunches(t *testing.T) {
 	g := newRig(t, canon.Limits{Pages: 5})
-	layers[0].build(g)
+	shapes[0].small().build(g)
 	if err := g.p.Build(); err != nil {
 		t.Fatal(err)
 	}
@@ -138,11 +214,11 @@ func TestOneRowTakesFewLaunches(t *testing.T) {
 		}
 	})
 	names := must(device.kernels(1))
-	layer := []string{"rows_int4_g32", "elementwise", "heads_ready", "attend_blocks4_f16", "attend_fold", "rows_int4_g32"} // the second is the clamp of values
+	layer := []string{"rows_int4_g32", "heads_ready", "attend_blocks4_f16", "attend_fold", "rows_int4_g32"}
 	if realDevice() {
 		layer = append(layer, "moe_row_int4_g32_bf16")
 	} else { // the driver for tests has no one-row kernel
-		layer = append(layer, "norm_codes", "floats_lane1_bf16", "router", "group", "up_few_int4_g32", "down_few_int4_g32", "combine_sum")
+		layer = append(layer, "norm_codes", "floats_lane1_bf16", "route", "group", "up_few_int4_g32", "down_few_int4_g32", "combine_sum")
 	}
 	want := slices.Concat([]string{"angles_table", "embed"}, layer, layer, []string{"norm_codes", "floats_lane1_bf16"})
 	if !slices.Equal(names, want) {

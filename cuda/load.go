@@ -225,6 +225,12 @@ func (l *loader) matrix(m *C.canon_matrix) error {
 	host := *m
 	device := C.covey_matrix(&host, &size)
 	at, ok := l.seen[unsafe.Pointer(host.codes)]
+	if ok && l.memory.b.distinct {
+		var err error
+		if at, err = l.another("weights", at, int64(size)); err != nil {
+			return err
+		}
+	}
 	if !ok {
 		var err error
 		if at, err = l.memory.take("weights", int64(size)); err != nil {
@@ -271,13 +277,25 @@ func (l *loader) weights(host, device *C.canon_matrix, to C.CUdeviceptr) error {
 	return nil
 }
 
+// another copies what was uploaded already to a place of its own.
+func (l *loader) another(line string, from C.CUdeviceptr, n int64) (C.CUdeviceptr, error) {
+	at, err := l.memory.take(line, n)
+	if err != nil {
+		return 0, err
+	}
+	return at, call("cuMemcpyDtoD", func() error { return cu.MemcpyDtoD(cu.DevicePtr(at), cu.DevicePtr(from), n) })
+}
+
 // record uploads gate, up and down of a record with the host's layout.
 func (l *loader) record(line string, host *C.canon_record, block unsafe.Pointer) (C.CUdeviceptr, error) {
-	if at, ok := l.seen[block]; ok {
+	var device C.canon_record
+	size := int64(C.covey_record(host, &device))
+	if at, ok := l.seen[block]; ok && l.memory.b.distinct {
+		return l.another(line, at, size)
+	} else if ok {
 		return at, nil
 	}
-	var device C.canon_record
-	at, err := l.memory.take(line, int64(C.covey_record(host, &device)))
+	at, err := l.memory.take(line, size)
 	if err != nil {
 		return 0, err
 	}

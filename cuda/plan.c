@@ -122,6 +122,7 @@ int32_t covey_plan_one(const canon_op *op, const covey_bucket *b, const covey_pl
       at = put(at, COVEY_K_elementwise, op, rows, columns, 1, ROW_THREADS, 0);
       break;
     case CANON_OP_ROUTER:
+      if ((fast = covey_fast_router(op, b, d, at))) { at = fast; break; }
       at = put(at, COVEY_K_router, op, b->rows, 1, 1, whole_warps(op->i[1], ROW_THREADS), 9 * (int64_t)op->i[1] + 5 * op->i[3]);
       break;
     case CANON_OP_FFN:

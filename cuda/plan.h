@@ -16,16 +16,16 @@
 #define COVEY_FAST(X)                                                                                                     \
   COVEY_GROUPS(X, rows) COVEY_GROUPS(X, matmul_many) COVEY_FLOATS(X, floats_wide1) COVEY_FLOATS(X, floats_wide8)          \
   COVEY_FLOATS(X, floats_lane1) COVEY_FLOATS(X, floats_lane8) COVEY_FLOATS(X, floats_many)                                \
-  X(norm_codes) X(heads_ready) X(combine_sum)                                                                            \
+  X(norm_codes) X(heads_ready) X(combine_sum) X(route)                                                                            \
   COVEY_GROUPS(X, up_few) COVEY_GROUPS(X, up_many) COVEY_GROUPS(X, down_few) COVEY_GROUPS(X, down_many)                   \
   COVEY_FLOATS(X, attend_blocks1) COVEY_FLOATS(X, attend_blocks2) COVEY_FLOATS(X, attend_blocks4)                        \
-  COVEY_FLOATS(X, attend_tiles64) COVEY_FLOATS(X, attend_tiles128) X(attend_fold)                                        \
+  COVEY_FLOATS(X, attend_tiles64) COVEY_FLOATS(X, attend_tiles128) COVEY_FLOATS(X, attend_latent) X(attend_fold)                                        \
   COVEY_SCALES(X, moe_row_int4_g32) COVEY_SCALES(X, moe_row_int4_g64) COVEY_SCALES(X, moe_row_int4_g128)
 #define X(name) COVEY_K_##name,
 enum { COVEY_PLAIN(X) COVEY_PLAIN_COUNT, COVEY_BEFORE_FAST = COVEY_PLAIN_COUNT - 1, COVEY_FAST(X) COVEY_KERNEL_COUNT };
 #undef X
 
-enum { COVEY_SPLIT_ROWS = 16 };
+enum { COVEY_SPLIT_ROWS = 64 };
 
 // What a step may have at most: a plan is made for a bucket and serves every step that fits it.
 typedef struct {

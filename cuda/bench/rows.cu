@@ -129,7 +129,8 @@ static void dense(int form, int group, int cols, int outs, double probe) {
   memset(&op, 0, sizeof op);
   op.m = m; op.dst.width = outs; op.dst.stride = outs; op.dst.data = device<float>((size_t)most * outs);
   int block = covey_block(form, group, CANON_F16), mem_few = few_memory(m.groups, group, DENSE_TILES, 1, 8), mem_many = form == CANON_INT4 ? Many<Form<CANON_INT4, 64, CANON_F16>, 4>::memory(block) : Many<Form<CANON_INT8, 32, CANON_F16>, 4>::memory(block);
-  auto few = form == CANON_INT4 ? covey_rows_int4_g64 : covey_rows_int8_g32, many = form == CANON_INT4 ? covey_matmul_many_int4_g64 : covey_matmul_many_int8_g32;
+  auto few = form == CANON_INT4 ? covey_rows_int4_g64 : covey_rows_int8_g32;
+  auto many = form == CANON_INT4 ? covey_matmul_many_int4_g64 : covey_matmul_many_int8_g32;
   CHECK(cudaFuncSetAttribute(few, cudaFuncAttributeMaxDynamicSharedMemorySize, mem_few));
   CHECK(cudaFuncSetAttribute(many, cudaFuncAttributeMaxDynamicSharedMemorySize, mem_many));
   for (int rows : {1, 3, 8, 16, 64, 100, 512, 4096}) {

@@ -79,6 +79,17 @@ static inline uint32_t __ballot_sync(unsigned, bool v) {
 }
 static inline bool __all_sync(unsigned mask, bool v) { return __ballot_sync(mask, v) == 0xffffffffu; }
 static inline int __popc(uint32_t v) { return __builtin_popcount(v); }
+static inline uint32_t __reduce_max_sync(unsigned, uint32_t v) {
+  const uint64_t *all = emulated_exchange(v);
+  for (int i = 0; i < 32; i++) v = all[i] > v ? (uint32_t)all[i] : v;
+  return v;
+}
+static inline uint32_t __reduce_min_sync(unsigned, uint32_t v) {
+  const uint64_t *all = emulated_exchange(v);
+  for (int i = 0; i < 32; i++) v = all[i] < v ? (uint32_t)all[i] : v;
+  return v;
+}
+static inline void __trap() { __builtin_trap(); }
 static inline int32_t atomicCAS(int32_t *at, int32_t compare, int32_t v) { int32_t old = *at; if (old == compare) *at = v; return old; }
 static inline int32_t atomicAdd(int32_t *at, int32_t v) { int32_t old = *at; *at += v; return old; }
 static inline int32_t __dp4a(int32_t a, int32_t b, int32_t c) {

@@ -40,6 +40,12 @@ static inline void copies_commit() {}
 template <int LEFT> static inline void copies_wait() {}
 static inline void prefetch_lines(const void *, int64_t) {}
 
+// All threads of the block must take part: there are no barriers of some warps.
+static inline void warps_sync(int, int) { emulated_barrier(); }
+static inline float look(const float *p) { return *p; }
+static inline bool is_unset(float v) { return __float_as_int(v) == -1; }
+enum { MOST_LOOKS = 1 };
+
 static inline void wait_for_previous() {}
 static inline void let_next_start() {}
 

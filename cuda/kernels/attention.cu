@@ -178,12 +178,12 @@ template <int FORM, int HEADS> __device__ __forceinline__ void attend_block(cons
   }
 }
 
-// grid (heads, rows), dim threads. group: what was attended is quantised too, in groups that divide a head; 0 = it is not.
+// grid (heads, rows), a thread a channel of a value. group: what was attended is quantised too, in groups that divide a head; 0 = it is not.
 __device__ __forceinline__ void attend_fold(const canon_op &op, const covey_program *p, int group) {
-  __shared__ float attended[256];
+  __shared__ float attended[512];
   wait_for_previous();
   let_next_start();
-  const int row = blockIdx.y, head = blockIdx.x, heads = op.i[1], dim = op.kv.dim, c = threadIdx.x;
+  const int row = blockIdx.y, head = blockIdx.x, heads = op.i[1], dim = op.i[3], c = threadIdx.x;
   if (row >= p->step.rows) return;
   const attend_span s = span_of(op, p->step, row);
   canon_state t = {-canon_inf(), 0};

@@ -59,12 +59,6 @@ static __device__ __forceinline__ void head_turn(float *x, const covey_heads &f,
   }
   __syncwarp();
 }
-static __device__ __forceinline__ uint16_t put_value(int32_t form, uint8_t *at, int64_t i, float v) {
-  if (form == CANON_F32) { ((float *)at)[i] = v; return 0; }
-  uint16_t h = form == CANON_F16 ? canon_to_f16(v) : canon_to_bf16(v);
-  ((uint16_t *)at)[i] = h;
-  return form == CANON_F16 ? h & 0x7fff : 0;
-}
 
 enum { HEAD_WARPS = 4, HEAD_DIM = 256 };
 
@@ -90,7 +84,7 @@ COVEY_BOUNDED(HEAD_WARPS * 32) covey_heads_ready(COVEY_CONST covey_heads f, cons
   const int pos = p->step.positions[row], page = p->step.pages[(int64_t)p->step.sequence[row] * p->step.pages_stride + pos / 64], slot = pos % 64;
   uint8_t *at = kv_layer(f.kv, page, f.layer);
   for (int i = lane; i < dim; i += 32)
-    if (put_value(f.kv.form, at, which == 1 ? key_at(f.kv, h, slot, i) : value_at(f.kv, h, slot, i), x[i]) >= 0x7c00) fault(p, 0, row, CANON_FAULT_KV, f.label);
+    if (store_value(f.kv.form, at, which == 1 ? key_at(f.kv, h, slot, i) : value_at(f.kv, h, slot, i), x[i]) >= 0x7c00) fault(p, 0, row, CANON_FAULT_KV, f.label);
 }
 
 // Twin of covey_combine (feedforward.cu), then sum += dst. grid (rows, column blocks).

@@ -14,10 +14,10 @@ __device__ __forceinline__ float value_of_order(uint32_t o) {
   return __uint_as_float(o & 0x80000000u ? o & 0x7fffffffu : ~o);
 }
 
-__device__ __forceinline__ void router_fault(const covey_moe &m, int32_t kind) {
-  if (!m.step || !m.step->faults || m.step->faults[0]) return;
-  m.step->faults[0] = kind;
-  m.step->faults[1] = m.label;
+__device__ __forceinline__ void router_fault(const covey_moe &m, int32_t kind, int row = 0) {
+  if (!m.step || !m.step->faults || m.step->faults[2 * row]) return;
+  m.step->faults[2 * row] = kind;
+  m.step->faults[2 * row + 1] = m.label;
 }
 
 enum { ROUTER_LANES = 512 / 32 };
@@ -52,7 +52,7 @@ __device__ __forceinline__ void keep_groups(const covey_moe &m, uint32_t *key, i
 
 // Scores of the experts into memory [512] and the order of their choice scores behind them [512], by WARPS warps with named
 // barrier `bar`. logits may still be on their way from other blocks. memory[1024..] is for what the warps tell each other.
-template <int WARPS> __device__ __forceinline__ void route_scores(const covey_moe &m, const float *logits, float *scores, int warp, int lane, int bar) {
+template <int WARPS> __device__ __forceinline__ void route_scores(const covey_moe &m, const float *logits, float *scores, int warp, int lane, int bar, int row = 0) {
   const int n = m.experts, thread = warp * 32 + lane;
   uint32_t *key = (uint32_t *)scores + 512;
   float *shared = scores + 1024;
@@ -67,7 +67,7 @@ template <int WARPS> __device__ __forceinline__ void route_scores(const covey_mo
     scores[id] = z;
   }
   __syncwarp();
-  if (!finite) router_fault(m, CANON_FAULT_NONFINITE);
+  if (!finite) router_fault(m, CANON_FAULT_NONFINITE, row);
   float sum = 1;
   if (m.score == 0) {
     #pragma unroll
@@ -86,7 +86,7 @@ template <int WARPS> __device__ __forceinline__ void route_scores(const covey_mo
     sum = warp_tree(lanes);
     warps_sync(bar, WARPS * 32);               // everyone has read the exponentials
   }
-  const uint64_t *ban = m.step && m.step->bans ? m.step->bans[m.step->sequence[0]] : 0;
+  const uint64_t *ban = m.step && m.step->bans ? m.step->bans[m.step->sequence[row]] : 0;
   #pragma unroll 1
   for (int id = thread; id < n; id += WARPS * 32) {
     float v = scores[id];
@@ -102,7 +102,7 @@ template <int WARPS> __device__ __forceinline__ void route_scores(const covey_mo
 }
 
 // One warp chooses: lane r < k gets the id and the weight of rank r (-1: none left).
-__device__ __forceinline__ void route_choose(const covey_moe &m, const float *scores, int lane, int32_t *id_out, float *weight_out) {
+__device__ __forceinline__ void route_choose(const covey_moe &m, const float *scores, int lane, int32_t *id_out, float *weight_out, int row = 0) {
   const int n = m.experts;
   uint32_t *keys = (uint32_t *)scores + 512;
   if (m.keep < m.groups) keep_groups(m, keys, lane);
@@ -116,7 +116,7 @@ __device__ __forceinline__ void route_choose(const covey_moe &m, const float *sc
   #pragma unroll 1
   for (int r = 0; r < m.k; r++) {
     uint32_t best = __reduce_max_sync(0xffffffffu, mine);
-    if (!best) { if (lane == 0) router_fault(m, CANON_FAULT_BANNED); break; }
+    if (!best) { if (lane == 0) router_fault(m, CANON_FAULT_BANNED, row); break; }
     uint32_t at = __reduce_min_sync(0xffffffffu, mine == best ? (uint32_t)id : 0xffffffffu);
     if (lane == r) my_id = (int32_t)at;
     if ((at & 31) == lane) {                 // the owner looks for its next
