@@ -47,8 +47,7 @@ static covey_launch *row_products(const canon_op *o, int32_t n, covey_rows *f, c
   if (!(d->fast & COVEY_FAST_PRODUCTS) || v < 0 || rows > (f->made == COVEY_CODES ? FEW_DENSE : FEW_ROWS)) return 0;
   for (; k < n && k < COVEY_PARTS && o[k].kind == CANON_OP_MATMUL && same(&o[k].src, &o[0].src) && variant(&o[k].m) == v && o[k].dst.logits == o[0].dst.logits; k++) {
     f->part[k] = (covey_part){.m = o[k].m, .bias = o[k].vec, .dst = o[k].dst};
-    f->first[k] = tiles;
-    tiles += covey_ceil(o[k].m.rows, 2 * COVEY_TILE);        // DENSE_TILES of matmul.cu
+    tiles += covey_ceil(o[k].m.rows, COVEY_TILE);
   }
   // Codes that are made inside are nobody else's.
   if (f->made != COVEY_CODES && k < n && (o[k].kind == CANON_OP_MATMUL || o[k].kind == CANON_OP_FFN) && same(&o[k].src, &o[0].src)) return 0;
@@ -58,11 +57,18 @@ static covey_launch *row_products(const canon_op *o, int32_t n, covey_rows *f, c
     f->part[0].sum = o[1].dst;
     *used = 2;
   }
-  int32_t most = at_most(rows, FEW_ROWS);
-  int64_t shared = few_memory(first, 2, 1, most) + (f->made == COVEY_NORMED && most == 1 ? 4 * (int64_t)f->src.width : 0);
+  // Two tiles a block, unless that leaves multiprocessors idle; a warp for each segment, so that all are on their way at once.
+  int32_t most = at_most(rows, FEW_ROWS), each = tiles >= 4 * d->multiprocessors ? 2 : 1, blocks = 0;
+  for (int32_t i = 0; i < k; i++) {
+    f->first[i] = blocks;
+    blocks += covey_ceil(o[i].m.rows, each * COVEY_TILE);
+  }
+  int32_t warps = at_most(each * covey_ceil(first->cols, CANON_SEGMENT), 16);
+  int64_t shared = few_memory(first, each, 1, most) + (f->made == COVEY_NORMED && most == 1 ? 4 * (int64_t)f->src.width : 0);
   if (shared > d->shared) { *used = 0; return 0; }
-  at = launch(at, COVEY_K_rows_int4_g32 + v, o[0].label, tiles, covey_ceil(rows, FEW_ROWS), 1, 256, shared);
+  at = launch(at, COVEY_K_rows_int4_g32 + v, o[0].label, blocks, covey_ceil(rows, FEW_ROWS), 1, (warps < 4 ? 4 : warps) * 32, shared);
   at[-1].more[0] = most;
+  at[-1].more[1] = each;
   at[-1].argument.rows = *f;
   return early(at, d);
 }
@@ -256,6 +262,9 @@ static covey_launch *fuse(const canon_op *o, int32_t n, const covey_bucket *b, c
   if (!(d->fast & COVEY_FAST_PRODUCTS)) return 0;
   if (b->rows <= FEW_DENSE && !o->dst.logits && (o->kind == CANON_OP_NORM || o->kind == CANON_OP_ROPE) && (k = match_heads(o, n, &heads))) {
     *used = k;
+    // What comes behind attention waits for it, its weights need not.
+    for (const canon_op *next = o + k; b->rows <= FEW_ROWS && next < o + n && next < o + k + 6; next++)
+      if (next->kind == CANON_OP_MATMUL && covey_tiled(&next->m)) { heads.ahead = (covey_ahead){next->m.codes, covey_blocks_size(&next->m)}; break; }
     at = launch(at, COVEY_K_heads_ready, o->label, covey_ceil(heads.heads + 2 * heads.kv.heads, HEAD_WARPS), b->rows, 1, HEAD_WARPS * 32, 0);
     at[-1].argument.heads = heads;
     return early(at, d);

@@ -24,7 +24,7 @@ static std::vector<float> rows_of(int rows, int cols) {
   return x;
 }
 
-using run_few = void (*)(covey_rows, const covey_program *, int);
+using run_few = void (*)(covey_rows, const covey_program *, int, int);
 using run_many = void (*)(canon_op, const covey_program *);
 
 static void check(int form, int group, run_few few, run_many many, int memory_of_many) {
@@ -59,7 +59,7 @@ static void check(int form, int group, run_few few, run_many many, int memory_of
         CHECK(cudaMemcpy(dp, &p, sizeof p, cudaMemcpyHostToDevice));
         CHECK(cudaMemset(op.dst.data, 0x55, (size_t)most * outs * 4));
         if (tiles) many<<<dim3(covey_ceil(outs, 128), covey_ceil(rows, 64)), 256, memory_of_many>>>(op, dp);
-        else few<<<dim3(covey_ceil(outs, 16 * DENSE_TILES), covey_ceil(rows, 8)), DENSE_WARPS * 32, memory_of_few>>>(product_of(op), dp, 8);
+        else few<<<dim3(covey_ceil(outs, 16 * DENSE_TILES), covey_ceil(rows, 8)), DENSE_WARPS * 32, memory_of_few>>>(product_of(op), dp, 8, DENSE_TILES);
         CHECK(cudaGetLastError());
         CHECK(cudaDeviceSynchronize());
         long bad = differing(want.data(), host(op.dst.data, (size_t)rows * outs).data(), (long)rows * outs);

@@ -142,7 +142,7 @@ static void dense(int form, int group, int cols, int outs, double probe) {
         canon_op o = op;
         o.m.codes = all + size * (i % copies);
         if (tiles) many<<<dim3(covey_ceil(outs, 128), covey_ceil(rows, 64)), 256, mem_many, s>>>(o, dp);
-        else few<<<dim3(covey_ceil(outs, 16 * DENSE_TILES), covey_ceil(rows, 8)), DENSE_WARPS * 32, mem_few, s>>>(product_of(o), dp, 8);
+        else few<<<dim3(covey_ceil(outs, 16 * DENSE_TILES), covey_ceil(rows, 8)), DENSE_WARPS * 32, mem_few, s>>>(product_of(o), dp, 8, DENSE_TILES);
       };
       CHECK(cudaMemset(op.dst.data, 0xff, (size_t)rows * outs * 4));
       run(0, 0);

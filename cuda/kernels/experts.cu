@@ -59,7 +59,7 @@ __device__ __forceinline__ product expert_product(const canon_op &op, const cove
 }
 
 template <class F, bool DOWN> __device__ __forceinline__ void experts_few(const canon_op &op, const covey_program *p, int routed, int most) {
-  constexpr int tiles = DOWN ? FEW_TILES_DOWN : Up<F>::tiles, warps = DOWN ? FEW_WARPS_DOWN : FEW_WARPS_UP;
+  constexpr int tiles = DOWN ? FEW_TILES_DOWN : Up<F>::tiles;
   wait_for_previous();
   let_next_start();
   covey_item it = item_at(op, p, routed, blockIdx.y);
@@ -74,7 +74,7 @@ template <class F, bool DOWN> __device__ __forceinline__ void experts_few(const 
     if (v.out) w.out = v.out + r;
     else { w.y += r * v.stride; w.h.q += (int64_t)r * v.h_groups * F::group; w.h.scale += (int64_t)r * v.h_groups; w.h.sum += (int64_t)r * v.h_groups; }
     if (r) __syncthreads();
-    product_few<F, DOWN ? PRODUCT_DOWN : PRODUCT_UP, tiles, warps>(w, blockIdx.x * tiles, [&](int8_t *q, int stride, covey_pair *pairs) { read_codes<F>(w, q, stride, pairs); });
+    product_few<F, DOWN ? PRODUCT_DOWN : PRODUCT_UP, tiles>(w, blockIdx.x * tiles, [&](int8_t *q, int stride, covey_pair *pairs) { read_codes<F>(w, q, stride, pairs); });
   }
 }
 template <class F, bool DOWN> __device__ __forceinline__ void experts_many(const canon_op &op, const covey_program *p, int routed, int least) {

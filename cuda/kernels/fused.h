@@ -6,6 +6,9 @@ enum { COVEY_PARTS = 4 };
 // What the rows of a fused product are made of.
 enum { COVEY_CODES, COVEY_VALUES, COVEY_NORMED };   // p->codes as they are; src quantised; src normed and quantised
 
+// Memory that a launch further on reads: asked for early, where the memory would idle. bytes is a multiple of 16.
+typedef struct { const uint8_t *at; int64_t bytes; } covey_ahead;
+
 // One matrix of a product of several: dst = x m^T + bias; sum, if it has data, += dst.
 typedef struct {
   canon_matrix m;
@@ -21,7 +24,7 @@ typedef struct {
   int32_t plus_one, made, group;       // made: of the codes, as above; group of the quantisation, 0 = none
   int32_t logits, gather;              // rows are the step's logit rows; src's are taken by p->step.logit_row
   int32_t check;                       // label + 1 of a fault for values that are not finite; 0 = not looked at
-  int32_t parts, first[COVEY_PARTS];   // first pair of tiles of each part
+  int32_t parts, first[COVEY_PARTS];   // first block of each part
   covey_part part[COVEY_PARTS];
 } covey_rows;
 
@@ -34,6 +37,7 @@ typedef struct {
   int32_t rot, pairing, offset, angles;   // as CANON_OP_ROPE; angles: table of p->angles, -1 = no rotation
   int32_t layer, label;
   canon_kv kv;
+  covey_ahead ahead;
 } covey_heads;
 
 // CANON_OP_FFN's combination with what follows: sum, if it has data, += dst.

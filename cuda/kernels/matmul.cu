@@ -1,27 +1,27 @@
 // Dense products of quantised rows (rule 2): dst = src m^T + vec.
 //
-//   rows  grid (pairs of output tiles of all parts, blocks of FEW_ROWS rows), bound by reading the weights once for 8 rows. The
+//   rows  grid (ones or pairs of output tiles of all parts, blocks of FEW_ROWS rows), bound by reading the weights once for 8 rows. The
 //         rows are codes that a quantisation left, or every block norms and quantises them for itself, which takes less time
 //         than a launch of its own. Weights are asked for before the launch before has ended.
 //   many  grid (tiles of outputs / 8, rows / 64); codes are p->codes
 #include "fused.h"
 #include "matmul.cuh"
 
-enum { DENSE_WARPS = 8, DENSE_TILES = 2 };
+enum { DENSE_WARPS = 16, DENSE_TILES = 2 };   // at most
 
 // Codes of rows row0 .. row0+n of f.src, normed before if f says so, by all warps of the block; values [src.width] is shared
 // memory for one row. Rule 4's lanes are the lanes of a warp. Block 0 of the grid writes normed rows to f.normed.
 template <class F> __device__ __forceinline__ void make_codes(const covey_rows &f, const covey_program *p, int row0, int n, int8_t *q, int stride, covey_pair *pairs, float *values) {
   __shared__ float factors[FEW_ROWS];
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, width = f.src.width, cols = covey_ceil(width, F::group) * F::group;
+  const int warp = threadIdx.x >> 5, warps = blockDim.x >> 5, lane = threadIdx.x & 31, width = f.src.width, cols = covey_ceil(width, F::group) * F::group;
   auto row_at = [&](int r) { return f.src.data + (int64_t)(f.gather ? p->step.logit_row[row0 + r] : row0 + r) * f.src.stride; };
   if (f.made == COVEY_NORMED) {
     if (n == 1) {
       const float *x = row_at(0);
-      for (int i = threadIdx.x * 4; i < width; i += DENSE_WARPS * 128) *(float4 *)(values + i) = __ldcg((const float4 *)(x + i));
+      for (int i = threadIdx.x * 4; i < width; i += (int)blockDim.x * 4) *(float4 *)(values + i) = __ldcg((const float4 *)(x + i));
       __syncthreads();
     }
-    for (int r = warp; r < n; r += DENSE_WARPS) {
+    for (int r = warp; r < n; r += warps) {
       const float *x = row_at(r);
       float s = 0;
       int i = lane;
@@ -38,9 +38,9 @@ template <class F> __device__ __forceinline__ void make_codes(const covey_rows &
     }
     __syncthreads();
   }
-  for (int i = threadIdx.x; i < f.part[0].m.groups * FEW_ROWS; i += DENSE_WARPS * 32) if (i % FEW_ROWS >= n) pairs[i] = covey_pair{0, COVEY_MAGIC};
+  for (int i = threadIdx.x; i < f.part[0].m.groups * FEW_ROWS; i += blockDim.x) if (i % FEW_ROWS >= n) pairs[i] = covey_pair{0, COVEY_MAGIC};
   const int pieces = covey_ceil(cols, 256);
-  for (int piece = warp; piece < n * pieces; piece += DENSE_WARPS) {
+  for (int piece = warp; piece < n * pieces; piece += warps) {
     const int r = piece / pieces, i = piece % pieces * 256 + lane * 8;
     const float *x = row_at(r);
     const bool mine = i < width;
@@ -72,8 +72,8 @@ template <class F> __device__ __forceinline__ void make_codes(const covey_rows &
   }
 }
 
-// more[0]: rows that a block has room for.
-template <class F> __device__ __forceinline__ void rows_product(const covey_rows &f, const covey_program *p, int most) {
+// most: rows that a block has room for; tiles: of a block, 1 or DENSE_TILES.
+template <class F> __device__ __forceinline__ void rows_product(const covey_rows &f, const covey_program *p, int most, int tiles) {
   int k = 0;
   #pragma unroll
   for (int i = 1; i < COVEY_PARTS; i++) if (i < f.parts && (int)blockIdx.x >= f.first[i]) k = i;
@@ -87,7 +87,8 @@ template <class F> __device__ __forceinline__ void rows_product(const covey_rows
   v.h_groups = 0;
   v.n = 0;
   v.most = most;
-  product_few<F, PRODUCT_DENSE, DENSE_TILES, DENSE_WARPS>(v, ((int)blockIdx.x - f.first[k]) * DENSE_TILES, [&](int8_t *q, int stride, covey_pair *pairs) {
+  v.tiles = tiles;
+  product_few<F, PRODUCT_DENSE, 0>(v, ((int)blockIdx.x - f.first[k]) * tiles, [&](int8_t *q, int stride, covey_pair *pairs) {
     wait_for_previous();
     let_next_start();
     const int row0 = blockIdx.y * FEW_ROWS, left = (f.logits ? p->step.logit_rows : p->step.rows) - row0;
@@ -102,14 +103,14 @@ template <class F> __device__ __forceinline__ void rows_product(const covey_rows
       read_codes<F>(v, q, stride, pairs);
       return;
     }
-    float *values = (float *)(pairs + v.m.groups * FEW_ROWS) + DENSE_TILES * covey_ceil(v.m.groups, F::segment) * 16 * FEW_ROWS;
+    float *values = (float *)(pairs + v.m.groups * FEW_ROWS) + tiles * covey_ceil(v.m.groups, F::segment) * 16 * FEW_ROWS;
     make_codes<F>(f, p, row0, v.n, q, stride, pairs, values);
   });
 }
 
 #define COVEY_MATMUL(NAME, FORM, GROUP)                                                                                                                        \
-  extern "C" __global__ __launch_bounds__(DENSE_WARPS * 32) void covey_rows_##NAME(const __grid_constant__ covey_rows f, const covey_program *p, int most) {      \
-    rows_product<Form<FORM, GROUP, CANON_F16>>(f, p, most);                                                                                                    \
+  extern "C" __global__ __launch_bounds__(DENSE_WARPS * 32) void covey_rows_##NAME(const __grid_constant__ covey_rows f, const covey_program *p, int most, int tiles) { \
+    rows_product<Form<FORM, GROUP, CANON_F16>>(f, p, most, tiles);                                                                                                    \
   }                                                                                                                                                            \
   extern "C" __global__ __launch_bounds__(256, 2) void covey_matmul_many_##NAME(const __grid_constant__ canon_op op, const covey_program *p) {                  \
     product v;                                                                                                                                                 \

@@ -22,7 +22,7 @@ struct product {
   const int32_t *in, *out;         // [n] input and output rows; null = the number itself
   float *y, *sum;                  // [out, stride] for DENSE and DOWN; sum, if not null: += y (few rows only)
   int64_t stride, sum_stride;
-  int32_t most;                    // few rows: for how many shared memory was asked for
+  int32_t tiles, most;             // few rows: tiles of a block where the kernel does not say; for how many shared memory was asked for
   const float *bias;
   covey_codes h;                   // codes of silu(gate) * up for UP, padded groups of down
   int32_t h_groups;
@@ -137,10 +137,11 @@ template <class F> __device__ __forceinline__ void read_codes(const product &p, 
   }
 }
 
-// TILES tiles of 16 outputs from tile0, WARPS warps. ready(q, stride, pairs) is called when weights have been asked for; it
+// A block's TILES tiles of 16 outputs (0: p.tiles of them) from tile0. ready(q, stride, pairs) is called when weights have been asked for; it
 // fills in the rows of p (n may be 0: nothing is to be done) and their codes.
-template <class F, int KIND, int TILES, int WARPS, class READY> __device__ __forceinline__ void product_few(product &p, int tile0, READY ready) {
+template <class F, int KIND, int TILES_, class READY> __device__ __forceinline__ void product_few(product &p, int tile0, READY ready) {
   COVEY_MEMORY(memory);
+  const int TILES = TILES_ ? TILES_ : p.tiles, WARPS = blockDim.x >> 5;
   const int groups = p.m.groups, cols = groups * F::group, stride = few_stride(cols), segments = covey_ceil(groups, F::segment), parts = KIND == PRODUCT_UP ? 2 : 1;
   const int block = F::codes + 16 * covey_form_bytes(p.m.scale_form), tiles = covey_ceil(p.m.rows, 16);
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, units = parts * TILES * segments;
@@ -194,7 +195,7 @@ template <class F, int KIND, int TILES, int WARPS, class READY> __device__ __for
   }
   if (KIND != PRODUCT_UP) return;
   __syncthreads();
-  store_inner<F, TILES * 16>(p, inner, FEW_ROWS, 0, tile0 * 16, warp, WARPS, lane);
+  store_inner<F, (TILES_ ? TILES_ : 1) * 16>(p, inner, FEW_ROWS, 0, tile0 * 16, warp, WARPS, lane);
 }
 
 // ---- many rows ---------------------------------------------------------------------------------------------------------
