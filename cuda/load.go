@@ -34,8 +34,8 @@ type loader struct {
 	angles  []C.covey_angles
 	scratch C.covey_scratch
 
-	places []int // of the experts of the operation in hand: numbers of devices; nil = all are here
-	number int   // this device's
+	places    []int                          // of the experts of the operation in hand: numbers of devices; nil = all are here
+	number    int                            // this device's
 	exchanges map[[4]C.int32_t]C.CUdeviceptr // by experts, chosen, width of an expert and of the shared one
 }
 
