@@ -293,18 +293,35 @@ func (r *jsonReader) vocab() map[string]int32 {
 	return vocab
 }
 
+// version begins a line of older files that is no merge.
+const version = "#version"
+
 // merges reads ["a b", ...] or [["a", "b"], ...].
 func (r *jsonReader) merges() []mergeNames {
+	entry := 0
+	pair := func(s string) (m mergeNames) {
+		var ok bool
+		if m.a, m.b, ok = strings.Cut(s, " "); r.err == nil && (!ok || strings.Contains(m.b, " ")) {
+			r.err = fmt.Errorf("entry %d: %.40q is not two tokens with a space between", entry, s)
+		}
+		return m
+	}
 	n := r.count('[', ']', "merges", func() {
-		if r.take('[') {
+		switch {
+		case r.take('['):
 			r.skipText()
 			r.want(',')
 			r.skipText()
 			r.want(']')
-			return
+		default:
+			r.blank()
+			if raw, escaped := r.quoted(); !escaped && !strings.HasPrefix(raw, version) {
+				pair(raw)
+			}
 		}
-		r.skipText()
+		entry++
 	})
+	entry = 0
 	merges := make([]mergeNames, 0, n)
 	for more := r.open('[', ']'); more; more = r.next(']') {
 		var m mergeNames
@@ -315,16 +332,13 @@ func (r *jsonReader) merges() []mergeNames {
 			r.want(']')
 		} else {
 			s := r.text()
-			if strings.HasPrefix(s, "#version") {
+			if strings.HasPrefix(s, version) {
 				continue
 			}
-			var ok bool
-			m.a, m.b, ok = strings.Cut(s, " ")
-			if r.err == nil && (!ok || strings.Contains(m.b, " ")) {
-				r.err = fmt.Errorf("entry %d: %.40q is not two tokens with a space between", len(merges), s)
-			}
+			m = pair(s)
 		}
 		merges = append(merges, m)
+		entry++
 	}
 	r.within("model.merges")
 	return merges

@@ -138,7 +138,7 @@ func longAttacks() []attack {
 	return []attack{
 		{"12 MB of tensors, the last one cut off", map[string][]byte{"config.json": config(), "model.safetensors": safetensors(`{`+repeated(1<<16-1, `"%0130d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}`)+`,"a`, nil)}, "a string that does not end"},
 		{"12 MB of metadata", map[string][]byte{"config.json": config(), "model.safetensors": safetensors(`{"__metadata__":{`+repeated(4096, `"%d":"`+strings.Repeat("x", 3_000)+`"`)+`},"a":{}}`, nil)}, "dtype or shape missing"},
-		{"45 MB of an index, wrong at its end", map[string][]byte{"config.json": config(), index: []byte(`{"weight_map":{` + repeated(1<<18-1, `"%0140d":"m.safetensors"`) + `,"a":1}}`)}, `'1' where '"'`},
+		{"31 MB of an index, wrong at its end", map[string][]byte{"config.json": config(), index: []byte(`{"weight_map":{` + repeated(1<<18-1, `"%0100d":"m.safetensors"`) + `,"a":1}}`)}, `'1' where '"'`},
 		{"GGUF with 24 MB of tokens, wrong at their end", func() map[string][]byte {
 			w := mixtralLike()
 			w.mixtralTensors()

@@ -24,7 +24,7 @@ import (
 // Limits on what a model folder may ask for. Real checkpoints stay far below each of them.
 const (
 	MaxHeader  = 48 << 20 // bytes of all safetensors headers of a checkpoint: a trillion int4 parameters take 34 MB
-	MaxIndex   = 48 << 20 // bytes of model.safetensors.index.json
+	MaxIndex   = 32 << 20 // bytes of model.safetensors.index.json: those parameters take 21 MB
 	MaxConfig  = 4 << 20  // bytes of config.json
 	MaxShards  = 4096     // files of one checkpoint
 	MaxTensors = 1 << 18  // tensors of one checkpoint
