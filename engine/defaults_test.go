@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"math"
 	"strings"
 	"testing"
 
@@ -60,14 +59,5 @@ func TestCacheHoldsAContextAndTakesAtMostAQuarterOfMemoryBeyondIt(t *testing.T) 
 		if got := cacheTokens(spec, c.config, c.limit); got != c.want {
 			t.Errorf("%s: %d tokens, want %d", c.name, got, c.want)
 		}
-	}
-}
-
-func TestAvailableMemoryIsReadFromMeminfo(t *testing.T) {
-	if got := available("MemTotal:       24028848 kB\nMemFree:         1000 kB\nMemAvailable:   2048 kB\n"); got != 2048<<10 {
-		t.Errorf("%d bytes", got)
-	}
-	if got := available("nothing known\n"); got != math.MaxInt64 {
-		t.Errorf("%d bytes where nothing is said", got)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"covey/engine/canon"
 	"covey/engine/chat"
 	"covey/engine/kv"
+	"covey/engine/memory"
 	"covey/engine/model"
 	"covey/engine/route"
 	"covey/engine/sample"
@@ -55,9 +56,8 @@ func closeBackend(b canon.Backend) error {
 }
 
 func open(ctx context.Context, c Config, progress func(done, total int64)) (*Engine, error) {
-	if c.Sequences < 1 || c.QueueLimit < 1 || c.BatchRows < 1 || c.PrefillRows < 1 || c.PrefillRows > c.BatchRows || c.KVTokens < 0 || c.Context < 0 {
-		return nil, fmt.Errorf("engine: opening: Sequences %d, QueueLimit %d, BatchRows %d, PrefillRows %d, KVTokens %d, Context %d: none may be negative, nor PrefillRows above BatchRows",
-			c.Sequences, c.QueueLimit, c.BatchRows, c.PrefillRows, c.KVTokens, c.Context)
+	if err := c.check(); err != nil {
+		return nil, err
 	}
 	checkpoint, err := weights.Open(c.Dir)
 	if err != nil {
@@ -87,6 +87,15 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// check refuses limits that no model can have; defaults are filled in.
+func (c Config) check() error {
+	if c.Sequences < 1 || c.QueueLimit < 1 || c.BatchRows < 1 || c.PrefillRows < 1 || c.PrefillRows > c.BatchRows || c.KVTokens < 0 || c.Context < 0 {
+		return fmt.Errorf("engine: opening: Sequences %d, QueueLimit %d, BatchRows %d, PrefillRows %d, KVTokens %d, Context %d: none may be negative, nor PrefillRows above BatchRows",
+			c.Sequences, c.QueueLimit, c.BatchRows, c.PrefillRows, c.KVTokens, c.Context)
+	}
+	return nil
+}
+
 func (e *Engine) open(ctx context.Context, c Config, checkpoint *weights.Checkpoint, progress func(done, total int64)) error {
 	files := checkpoint.FS()
 	var err error
@@ -103,21 +112,11 @@ func (e *Engine) open(ctx context.Context, c Config, checkpoint *weights.Checkpo
 	if err != nil {
 		return err
 	}
-	if c.Context == 0 {
-		c.Context = spec.Context
-	}
-	switch {
-	case c.KVTokens == 0:
-		c.KVTokens = cacheTokens(spec, c, memoryLimit())
-	case c.KVTokens < c.Context:
-		return fmt.Errorf("KVTokens is %d, one sequence may have %d: give the cache more or lower Context", c.KVTokens, c.Context)
-	}
-	logitRows := min(c.BatchRows, max(c.Sequences, 64))
-	e.model, err = model.Load(ctx, checkpoint, model.Options{
-		Threads: c.Threads, ISA: c.ISA, KV: c.KV, Activations: c.Activations, Context: c.Context, KVTokens: c.KVTokens,
-		MaxRows: c.BatchRows, MaxSlots: c.Sequences, MaxLogits: logitRows, Backend: c.Backend, ExpertMemory: c.ExpertMemory,
-	}, progress)
+	options, err := c.options(spec, memory.Available())
 	if err != nil {
+		return err
+	}
+	if e.model, err = model.Load(ctx, checkpoint, options, progress); err != nil {
 		return err
 	}
 	keep := e.markers()
@@ -137,12 +136,65 @@ func (e *Engine) open(ctx context.Context, c Config, checkpoint *weights.Checkpo
 		Context:     info.Context,
 		BatchRows:   c.BatchRows,
 		PrefillRows: c.PrefillRows,
-		LogitRows:   logitRows,
+		LogitRows:   options.MaxLogits,
 		Sequences:   c.Sequences,
 		QueueLimit:  c.QueueLimit,
 		Logger:      c.Logger,
 	})
 	return err
+}
+
+// options are the model's part of c, where available bytes of memory may be used; 0 = not known.
+func (c Config) options(spec *model.Spec, available int64) (model.Options, error) {
+	if c.Context == 0 {
+		c.Context = spec.Context
+	}
+	switch {
+	case c.KVTokens == 0:
+		c.KVTokens = cacheTokens(spec, c, available)
+	case c.KVTokens < c.Context:
+		return model.Options{}, fmt.Errorf("KVTokens is %d, one sequence may have %d: give the cache more or lower Context", c.KVTokens, c.Context)
+	}
+	return model.Options{
+		Threads: c.Threads, ISA: c.ISA, KV: c.KV, Activations: c.Activations, Context: c.Context, KVTokens: c.KVTokens,
+		MaxRows: c.BatchRows, MaxSlots: c.Sequences, MaxLogits: min(c.BatchRows, max(c.Sequences, 64)), Backend: c.Backend, ExpertMemory: c.ExpertMemory,
+	}, nil
+}
+
+// Plan says what the model of c takes and where that goes, by the rules that Open follows and without reading weights. limit is
+// the memory that it may use in bytes; 0 = nearly all that this machine has available. An error with a placement says why the
+// model cannot run so; one without says what is wrong with the checkpoint or with c.
+func Plan(c Config, limit int64) (*model.Placement, error) {
+	c = c.withDefaults()
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	fail := func(err error) error {
+		if err != nil {
+			err = fmt.Errorf("engine: planning %s: %w", c.Dir, err)
+		}
+		return err
+	}
+	checkpoint, err := weights.Open(c.Dir)
+	if err != nil {
+		return nil, fail(err)
+	}
+	defer checkpoint.Close()
+	spec, err := model.ReadSpec(checkpoint)
+	if err != nil {
+		return nil, fail(err)
+	}
+	available := limit
+	if limit == 0 {
+		available = memory.Available()
+	}
+	options, err := c.options(spec, available)
+	if err != nil {
+		return nil, fail(err)
+	}
+	options.Memory = limit
+	p, err := model.Place(checkpoint, options)
+	return p, fail(err)
 }
 
 // markers are the special tokens that are text of an answer all the same, because chat.Reply looks for them.

@@ -11,18 +11,16 @@ import (
 	"covey/engine/canon"
 )
 
-// openDevice opens the backend that --device names; the engine that gets it closes it.
-func openDevice(name string) (canon.Backend, error) {
+// parseDevice reads what --device names: CUDA devices by number, or none for the CPU.
+func parseDevice(name string) (ordinals []int, err error) {
 	if name == "" || name == "cpu" {
-		return canon.CPU, nil
+		return nil, nil
 	}
-	var ordinals []int
 	for part := range strings.SplitSeq(name, ",") {
-		kind, number, numbered := strings.Cut(part, ":")
+		kind, digits, numbered := strings.Cut(part, ":")
 		n := 0
 		if numbered {
-			var err error
-			if n, err = strconv.Atoi(number); err != nil {
+			if n, err = strconv.Atoi(digits); err != nil {
 				kind = ""
 			}
 		}
@@ -30,6 +28,15 @@ func openDevice(name string) (canon.Backend, error) {
 			return nil, &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: fmt.Sprintf("device %q is not known", name), Hint: "give cpu, cuda, cuda:N or several: cuda:0,cuda:1"}
 		}
 		ordinals = append(ordinals, n)
+	}
+	return ordinals, nil
+}
+
+// openDevice opens the backend that --device names; the engine that gets it closes it.
+func openDevice(name string) (canon.Backend, error) {
+	ordinals, err := parseDevice(name)
+	if err != nil || ordinals == nil {
+		return canon.CPU, err
 	}
 	b, err := cuda.Open(ordinals[0], cuda.Options{Beside: ordinals[1:]})
 	if err != nil {

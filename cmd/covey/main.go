@@ -33,6 +33,7 @@ type cli struct {
 	Convert convertCmd `cmd:"" help:"Write a container: weights in the kernels' layout, experts as records that can stay on disk."`
 	Verify  verifyCmd  `cmd:"" help:"Compare all hashes of a container."`
 	Info    infoCmd    `cmd:"" help:"Describe a checkpoint without loading it."`
+	Plan    planCmd    `cmd:"" help:"Say what a model takes, what fits and where it goes, without loading it."`
 	Bench   benchCmd   `cmd:"" help:"Measure speed: decode, prefill, read, kernels; make models to measure with."`
 	Doctor  doctorCmd  `cmd:"" help:"Say whether this machine is ready, and what to do if not."`
 	Cfg     configCmd  `cmd:"" name:"config" help:"Print the effective settings and where each came from."`

@@ -317,6 +317,38 @@ func TestBenchServeSeesAQuestionPassALongText(t *testing.T) {
 	}
 }
 
+func TestPlanRefusesWithTheReason(t *testing.T) {
+	for _, c := range []struct {
+		args  []string
+		code  int
+		fits  bool
+		says  string // in the reason
+		cache int64
+	}{
+		{[]string{testModel, "--memory", "2048", "--context", "1024", "--sequences", "1"}, 0, true, "", 2048 * 23040},
+		{[]string{testModel, "--memory", "300", "--kv-tokens", "8192"}, 0, true, "", 8192 * 23040},
+		{[]string{"--model", testModel, "--memory", "200"}, 1, false, "lower Context (8192)", 8192 * 23040},
+		{[]string{testModel, "--memory", "60"}, 1, false, "covey convert", 8192 * 23040},
+		{[]string{testModel, "--memory", "2048", "--kv-tokens", "8192", "--device", "cuda:77"}, 1, false, "", 8192 * 23040},
+	} {
+		code, out, stderr := covey(t, nil, "", append([]string{"plan", "--json"}, c.args...)...)
+		var r planReport
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			t.Fatalf("%v: %v, stderr %s", c.args, err, stderr)
+		}
+		if code != c.code || r.Fits != c.fits || !strings.Contains(r.Reason, c.says) || (r.Reason == "") != c.fits {
+			t.Errorf("%v: exit code %d, fits %t, reason %q", c.args, code, r.Fits, r.Reason)
+		}
+		if r.Records != 928 || r.TokenBytes != 23040 || r.Weights < 100e6 || r.Cache != c.cache || r.Resident != r.Weights+r.Cache {
+			t.Errorf("%v: %+v, want a cache of %d bytes", c.args, r, c.cache)
+		}
+	}
+	folder := t.TempDir()
+	if code, _, stderr := covey(t, nil, "", "plan", folder); code != 3 || !strings.Contains(stderr, "config.json") {
+		t.Errorf("a folder without a model: exit code %d, %s", code, stderr)
+	}
+}
+
 func TestVersionNamesWhatResultsDependOn(t *testing.T) {
 	ids := map[string]string{}
 	for _, kv := range []string{"f16", "f32"} {

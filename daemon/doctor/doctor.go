@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"covey/engine/canon"
+	"covey/engine/memory"
 	"covey/engine/model"
 	"covey/engine/tokenizer"
 	"covey/engine/weights"
@@ -62,7 +63,7 @@ const (
 func Examine(ctx context.Context, o Options) []Finding {
 	checkpoint, size := examineModel(o)
 	return []Finding{
-		examineProcessor(o), examineKernels(o), examineMemory(memoryFiles(os.DirFS("/")), size), examineFiles(),
+		examineProcessor(o), examineKernels(o), examineMemory(memory.Read(os.DirFS("/")), size), examineFiles(),
 		examineData(o.Data), examineDisk(o.Data), examinePort(ctx, o.Addr), checkpoint,
 	}
 }
@@ -108,21 +109,21 @@ func examineKernels(o Options) Finding {
 	return f
 }
 
-func examineMemory(m memory, weights int64) Finding {
+func examineMemory(m memory.Limits, weights int64) Finding {
 	f := Finding{Name: "memory", Status: OK}
-	if m.limit == 0 {
+	if m.Total == 0 {
 		f.Detail = "this system does not say how much memory there is"
 		return f
 	}
-	f.Detail = fmt.Sprintf("%s available of %s", bytes(m.available), bytes(m.limit))
-	if m.limited {
+	f.Detail = fmt.Sprintf("%s available of %s", bytes(m.Available), bytes(m.Total))
+	if m.Grouped {
 		f.Detail += " (limit of the control group)"
 	}
 	switch need := weights + memoryReserve; {
 	case weights == 0:
-	case m.limit < weights:
+	case m.Total < weights:
 		f.Status, f.Hint = Fail, fmt.Sprintf("the weights take %s: choose a smaller model or raise the limit", bytes(weights))
-	case m.available < need:
+	case m.Available < need:
 		f.Status, f.Hint = Warn, fmt.Sprintf("about %s are wanted for this model: close other programs or raise the limit", bytes(need))
 	}
 	return f

@@ -8,56 +8,25 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"covey/engine/memory"
 )
 
 // file is a file of a made-up machine.
 func file(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
 
-const meminfo = "MemTotal:       16777216 kB\nMemFree:  1 kB\nMemAvailable:    8388608 kB\n"
-
-func TestMemoryIsTheSmallestLimitOnTheWayUp(t *testing.T) {
-	const gib = 1 << 30
-	cases := []struct {
-		name string
-		root fstest.MapFS
-		want memory
-	}{
-		{"nothing known", fstest.MapFS{}, memory{}},
-		{"bare machine", fstest.MapFS{"proc/meminfo": file(meminfo)}, memory{limit: 16 * gib, available: 8 * gib}},
-		{"no limit in the group", fstest.MapFS{
-			"proc/meminfo": file(meminfo), "proc/self/cgroup": file("0::/app\n"), "sys/fs/cgroup/app/memory.max": file("max\n"),
-		}, memory{limit: 16 * gib, available: 8 * gib}},
-		{"limit of a parent group", fstest.MapFS{
-			"proc/meminfo": file(meminfo), "proc/self/cgroup": file("0::/pod/app\n"), "sys/fs/cgroup/pod/app/memory.max": file("max\n"),
-			"sys/fs/cgroup/pod/memory.max": file("2147483648\n"), "sys/fs/cgroup/pod/memory.current": file("1073741824\n"),
-		}, memory{limit: 2 * gib, available: gib, limited: true}},
-		{"container whose group is the root", fstest.MapFS{
-			"proc/meminfo": file(meminfo), "proc/self/cgroup": file("0::/\n"), "sys/fs/cgroup/memory.max": file("4294967296\n"),
-		}, memory{limit: 4 * gib, available: 4 * gib, limited: true}},
-		{"version 1", fstest.MapFS{
-			"proc/meminfo": file(meminfo), "proc/self/cgroup": file("5:cpu,memory:/app\n"),
-			"sys/fs/cgroup/memory/app/memory.limit_in_bytes": file("1073741824"), "sys/fs/cgroup/memory/app/memory.usage_in_bytes": file("2147483648"),
-		}, memory{limit: gib, available: 0, limited: true}},
-	}
-	for _, c := range cases {
-		if got := memoryFiles(c.root); got != c.want {
-			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
-		}
-	}
-}
-
 func TestMemoryFindingWeighsTheModel(t *testing.T) {
 	const gib = 1 << 30
 	cases := []struct {
-		m       memory
+		m       memory.Limits
 		weights int64
 		want    Status
 	}{
-		{memory{}, 100 * gib, OK},
-		{memory{limit: 8 * gib, available: 4 * gib}, gib, OK},
-		{memory{limit: 8 * gib, available: gib}, gib, Warn},
-		{memory{limit: 8 * gib, available: 8 * gib}, 9 * gib, Fail},
-		{memory{limit: 8 * gib, available: 1}, 0, OK},
+		{memory.Limits{}, 100 * gib, OK},
+		{memory.Limits{Total: 8 * gib, Available: 4 * gib}, gib, OK},
+		{memory.Limits{Total: 8 * gib, Available: gib}, gib, Warn},
+		{memory.Limits{Total: 8 * gib, Available: 8 * gib}, 9 * gib, Fail},
+		{memory.Limits{Total: 8 * gib, Available: 1}, 0, OK},
 	}
 	for _, c := range cases {
 		if got := examineMemory(c.m, c.weights); got.Status != c.want || (c.want != OK) != (got.Hint != "") {

@@ -116,6 +116,9 @@ func TestExpertsOnDemandComputeTheSameBits(t *testing.T) {
 		}
 		info := m.Info()
 		m.Close()
+		if p, err := model.Place(open(t, dir), o); err != nil || !p.OnDemand || p.Slots != n || p.Record != record {
+			t.Errorf("planned %+v, %v", p, err)
+		}
 		if int64(info.ExpertSlots) != n {
 			t.Fatalf("%d experts fit in %d bytes, want %d", info.ExpertSlots, o.ExpertMemory, n)
 		}

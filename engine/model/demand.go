@@ -57,14 +57,9 @@ func (m *Model) openDemand(checkpoint *weights.Checkpoint, all [][]weights.Recor
 	}
 	size := tier.SlotSize(layers)
 	total := int64(len(all)) * int64(m.spec.MoE.Experts)
-	budget := s.ExpertMemory
-	if budget == 0 {
-		budget = s.Memory - m.arena.Size() - s.Memory/64
-	}
-	slots := min(budget/size, total)
-	if least := int64(min(m.spec.MoE.Experts, s.MaxRows*m.spec.MoE.TopK)); slots < least {
-		return fmt.Errorf("model: %d MB are left for experts, which hold %d records of %d KB, but a step of %d rows can need %d of one layer: %w; raise ExpertMemory (%d MB would do) or lower MaxRows (%d)",
-			max(budget, 0)>>20, max(slots, 0), size>>10, s.MaxRows, least, ErrMemory, (least*size)>>20+1, s.MaxRows)
+	slots, err := s.slots(s.Memory-m.arena.Size(), size, total, int64(min(m.spec.MoE.Experts, s.MaxRows*m.spec.MoE.TopK)))
+	if err != nil {
+		return err
 	}
 	block, err := m.arena.Bytes(int(slots*size) + tier.Align)
 	if err != nil {

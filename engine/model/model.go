@@ -82,30 +82,9 @@ func Load(ctx context.Context, checkpoint *weights.Checkpoint, options Options, 
 		return nil, err
 	}
 	// What is known now is said now: loading can take minutes.
-	if err := spec.noFurtherLayers(checkpoint); err != nil {
-		return nil, err
-	}
-	stored := checkpoint.Bytes()
-	cache, ok := s.cacheBytes(spec)
-	list, experts, err := places(checkpoint, spec)
+	_, list, err := s.place(checkpoint, spec)
 	if err != nil {
 		return nil, err
-	}
-	fits := s.Memory == 0 || ok && cache <= s.Memory-stored-s.Memory/64
-	if list != nil && (s.ExpertMemory > 0 && experts > s.ExpertMemory || s.ExpertMemory == 0 && !fits) {
-		if s.dequantised || s.Backend != canon.CPU {
-			return nil, fmt.Errorf("model: the %d MB of experts do not fit %w, and only the cpu backend with int8 activations reads them on demand", experts>>20, ErrMemory)
-		}
-		stored -= experts
-	} else {
-		list = nil
-	}
-	if s.Memory > 0 && stored > s.Memory {
-		return nil, fmt.Errorf("model: the checkpoint holds %d MB of weights, but only %d MB of memory may be used: %w; use a smaller checkpoint, or covey convert it to a container, whose experts can stay on disk", stored>>20, s.Memory>>20, ErrMemory)
-	}
-	if !ok || s.Memory > 0 && cache > s.Memory-stored {
-		return nil, fmt.Errorf("model: a KV cache of %d tokens takes %d MB beside %d MB of weights, but only %d MB of memory may be used: %w; lower Context (%d) or KVTokens (%d), or use a smaller checkpoint",
-			s.KVTokens, cache>>20, stored>>20, s.Memory>>20, ErrMemory, s.Context, s.KVTokens)
 	}
 	m := &Model{spec: spec, settings: s, arena: canon.NewArena(s.Memory)}
 	if err := m.load(ctx, checkpoint, list, progress); err != nil {

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 
 	"covey/engine/canon"
+	"covey/engine/memory"
 )
 
 // Options say how a model is loaded. The zero value of a field means its default.
@@ -96,7 +97,7 @@ func (o Options) resolve(spec *Spec) (settings, error) {
 		return bad("KVTokens", s.KVTokens, "1 to 2^30")
 	}
 	if s.Memory == 0 {
-		s.Memory = availableMemory() / 16 * 15 // 0 = unknown, and then unlimited
+		s.Memory = memory.Available() / 16 * 15 // 0 = unknown, and then unlimited
 	}
 	s.pages = (s.KVTokens + canon.PageTokens - 1) / canon.PageTokens
 	return s, nil
