@@ -129,6 +129,10 @@ func TestCompressedConfigurationDecidesTheSpec(t *testing.T) {
 		{`{"rope_parameters":{"main":{"rope_type":"default","rope_theta":1000,"partial_rotary_factor":0.25},"compress":{"rope_type":"default","rope_theta":2000,"partial_rotary_factor":0.25}}}`, func(s *Spec) bool {
 			return s.Rope.Theta == 1000 && s.Attention.Compressed.Rope.Theta == 2000 && s.Rope.Rot == 8
 		}},
+		{`{"rope_parameters":{"main":{"rope_theta":1000,"partial_rotary_factor":0.25},"compress":{"rope_type":"yarn","factor":16,"truncate":false,"attention_factor":1.0,"original_max_position_embeddings":64,"rope_theta":2000,"partial_rotary_factor":0.25}}}`, func(s *Spec) bool {
+			r := s.Attention.Compressed.Rope
+			return r.Kind == canon.RopeYarn && r.Truncate && r.Attention == 1 && r.Original == 64 // an inner truncate is not looked at
+		}},
 		{`{"swiglu_limit":7,"scoring_func":"sigmoid","num_hash_layers":1,"mlp_layer_types":["moe","hash_moe","moe","moe","moe","moe"]}`, func(s *Spec) bool {
 			return s.MoE.Activation.Limit == 7 && s.MoE.Router.Score == canon.ScoreSigmoid && slices.Equal(s.MoE.Hash[:3], []bool{false, true, false})
 		}},

@@ -199,5 +199,6 @@ func (c *config) nestedRope(outer *config, key string, dim int, absent ropeDefau
 	one.used = map[string]bool{}
 	spec := one.rope(dim, absent)
 	c.problems = append(c.problems, one.problems...)
+	spec.Truncate = spec.Kind == canon.RopeYarn && outer.boolean("truncate", true) // the key counts outside only
 	return spec
 }
