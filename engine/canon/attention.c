@@ -52,11 +52,11 @@ static int32_t most_together(const canon_op *op) {
   return op->kv.single || op->i[RATE] || n < WIDEN ? 1 : n < TOGETHER ? n : TOGETHER;
 }
 
-// Scratch of a thread for the queries of one chunk, before its keys: m, l, state, range and output of each, and a copy of
-// the queries if they come from several rows.
+// Scratch of a thread for the queries of one chunk, before its keys: m, l, state, range, output and weights of each, and a copy
+// of the queries if they come from several rows.
 static int64_t own_floats(const canon_op *op) {
   int64_t n = (int64_t)(op->i[HEADS] / op->kv.heads) * most_together(op);
-  return (n * (op->i[VALUES] + op->kv.dim + 6) + 15) & ~(int64_t)15;
+  return (n * (op->i[VALUES] + op->kv.dim + CANON_BLOCK + 6) + 15) & ~(int64_t)15;
 }
 
 void canon_attend_needs(canon_program *p, const canon_op *op) {
@@ -199,7 +199,7 @@ static void finish(const canon_kernels *k, const canon_op *op, int32_t head, can
 static void together(canon_program *p, const canon_op *op, int32_t r0, int32_t n, queries g, const span *of, const span *joint, int32_t b, int32_t thread) {
   int32_t width = op->i[VALUES], dim = op->kv.dim, share = op->i[HEADS] / op->kv.heads, most = g.n * n;
   canon_attend a = keys(p, op, r0, g.head, joint, b, n > 1, thread);
-  float *m = p->per_thread + thread * p->thread_floats, *l = m + most, *o = l + 5 * most, *q = o + (int64_t)most * width;
+  float *m = p->per_thread + thread * p->thread_floats, *l = m + most, *o = l + 5 * most, *weights = o + (int64_t)most * width, *q = weights + (int64_t)most * CANON_BLOCK;
   canon_state *t = (canon_state *)(l + most);
   int32_t *lo = (int32_t *)(l + 3 * most), *hi = lo + most, from[TOGETHER];
   a.queries = 0;
@@ -212,7 +212,7 @@ static void together(canon_program *p, const canon_op *op, int32_t r0, int32_t n
     else memcpy(q + (int64_t)a.queries * dim, row, (size_t)(g.n * dim) * 4);
     for (int32_t j = 0; j < g.n; j++) { lo[a.queries] = attended.lo; hi[a.queries++] = attended.hi; }
   }
-  a.q = q; a.lo = lo; a.hi = hi; a.m = m; a.l = l; a.o = o;
+  a.q = q; a.lo = lo; a.hi = hi; a.m = m; a.l = l; a.o = o; a.p = weights;
   p->k->attend(&a);
   for (int32_t i = 0; i < n; i++) {
     float *y = canon_row(&op->dst, r0 + i) + ((int64_t)g.head * share + g.q0) * width;
@@ -236,7 +236,7 @@ void canon_attend_chunk(canon_program *p, const canon_op *op, int64_t chunk, int
     canon_attend a = keys(p, op, row, head, &s, b, 0, thread);
     a.q = canon_row(&op->src, row) + (int64_t)first * op->kv.dim;
     a.queries = g.n;
-    a.lo = lo; a.hi = hi; a.m = base + first; a.l = a.m + heads; a.o = base + 2 * heads + (int64_t)first * width;
+    a.lo = lo; a.hi = hi; a.m = base + first; a.l = a.m + heads; a.o = base + 2 * heads + (int64_t)first * width; a.p = (float *)(hi + g.n);
     p->k->attend(&a);
     return;
   }

@@ -1,142 +1,170 @@
-// Attention kernels (rule 6) over the lanes of the including file (see kernels_lanes.h).
+// Attention kernels (rule 6) over the lanes of the including file (see kernels_lanes.h): one block of up to 256 keys in pages of
+// 64, up to three queries at a time. Keys in lanes for the scores (an ascending chain over channels in each lane), channels in
+// lanes for the values (an ascending chain over keys). All queries go through a page while it is in the first-level cache.
 //
-// One block of up to 256 keys for up to three queries at a time. Keys in lanes for the scores (an ascending chain over
-// channels in each lane), channels in lanes for the values (an ascending chain over keys). The queries of one call may attend
-// different ranges of the block, as rows of a prompt do: scores are computed for the widest range, and values are taken
-// together where all attend and one query at a time beside it. Reads each key and value once for three queries:
-// (dim + values) * keys * form bytes.
+// The queries of one call may attend different ranges of the block, as rows of a prompt do: scores are computed for the widest
+// range, and values are taken together where all attend and one query at a time beside it.
 #pragma once
 
 enum { CHUNK = 32 };
 
-// Adds p[i][t] times value t to the outputs of nq queries, t ascending from `from` to before `to`. Page by page, so that the
-// channels of a page beyond the first few are read while it is in the cache; between pages the sums wait in o.
-static SPECIAL void attend_values(const int form, const int nq, const canon_attend *a, int32_t q0, float (*p)[CANON_BLOCK], int32_t from, int32_t to) {
-  int64_t size = canon_form_bytes(form);
-  int32_t width = a->values, whole = width / CHUNK * CHUNK;
-  for (int32_t page = from >> 6; page * 64 < to; page++) {
-    int32_t t0 = page * 64 > from ? page * 64 : from, t1 = page * 64 + 64 < to ? page * 64 + 64 : to, c;
-    const uint8_t *next = (page + 1) * 64 < to ? a->v[page + 1] : a->after ? a->after : a->v[page];
-    for (c = 0; c < whole; c += CHUNK) {
-      vf acc[3][VECTORS];
-      UNROLL(3)
-      for (int i = 0; i < nq; i++)
-        UNROLL(4)
-        for (int v = 0; v < VECTORS; v++) acc[i][v] = v_load(a->o + (int64_t)(q0 + i) * width + c + v * VL);
-      for (int32_t t = t0; t < t1; t++) {
-        int64_t at = ((int64_t)(t & 63) * a->v_stride + c) * size;
-        if (form != CANON_F32) __builtin_prefetch(next + at);
-        UNROLL(4)
-        for (int v = 0; v < VECTORS; v++) {
-          vf value = v_load_form(form, a->v[page] + at, v * VL);
-          UNROLL(3)
-          for (int i = 0; i < nq; i++) acc[i][v] = v_fma(v_set(p[i][t]), value, acc[i][v]);
-        }
-      }
-      UNROLL(3)
-      for (int i = 0; i < nq; i++)
-        UNROLL(4)
-        for (int v = 0; v < VECTORS; v++) v_store(a->o + (int64_t)(q0 + i) * width + c + v * VL, acc[i][v]);
-    }
-    for (; c < width; c += VL) {
-      int n = width - c < VL ? width - c : VL;
-      vf acc[3];
-      UNROLL(3)
-      for (int i = 0; i < nq; i++) acc[i] = v_load_n(a->o + (int64_t)(q0 + i) * width + c, n);
-      for (int32_t t = t0; t < t1; t++) {
-        vf value = v_load_form_n(form, a->v[page], (int64_t)(t & 63) * a->v_stride + c, n);
-        UNROLL(3)
-        for (int i = 0; i < nq; i++) acc[i] = v_fma(v_set(p[i][t]), value, acc[i]);
-      }
-      UNROLL(3)
-      for (int i = 0; i < nq; i++) v_store_n(a->o + (int64_t)(q0 + i) * width + c, acc[i], n);
-    }
+// The part of a page that some, and that all, of nq queries attend.
+typedef struct { int32_t lo, hi, all_lo, all_hi; } spans;
+
+static inline spans spans_of(const canon_attend *a, int nq, int32_t q0, int32_t page) {
+  int32_t t0 = page * 64, t1 = t0 + 64;
+  spans s = {t1, t0, t0, t1};
+  for (int32_t i = q0; i < q0 + nq; i++) {
+    s.lo = a->lo[i] < s.lo ? a->lo[i] : s.lo;
+    s.hi = a->hi[i] > s.hi ? a->hi[i] : s.hi;
+    s.all_lo = a->lo[i] > s.all_lo ? a->lo[i] : s.all_lo;
+    s.all_hi = a->hi[i] < s.all_hi ? a->hi[i] : s.all_hi;
   }
+  s.lo = s.lo > t0 ? s.lo : t0;
+  s.hi = s.hi < t1 ? s.hi : t1;
+  return s;
 }
 
-static SPECIAL void attend_block(const int form, const int nq, const canon_attend *a, int32_t q0) {
+static SPECIAL void attend_scores(const int form, const int nq, const canon_attend *a, int32_t q0, int32_t page) {
+  spans s = spans_of(a, nq, q0, page);
   int64_t size = canon_form_bytes(form);
-  int32_t dim = a->dim, lo = a->lo[q0], hi = a->hi[q0], all_lo = lo, all_hi = hi;   // attended by some query, and by all
-  float p[3][CANON_BLOCK] __attribute__((aligned(64)));
-  const float *q[3];
   vf scale = v_set(a->scale);
-  UNROLL(3)
-  for (int i = 0; i < nq; i++) {
-    q[i] = a->q + (int64_t)(q0 + i) * dim;
-    lo = a->lo[q0 + i] < lo ? a->lo[q0 + i] : lo;
-    hi = a->hi[q0 + i] > hi ? a->hi[q0 + i] : hi;
-    all_lo = a->lo[q0 + i] > all_lo ? a->lo[q0 + i] : all_lo;
-    all_hi = a->hi[q0 + i] < all_hi ? a->hi[q0 + i] : all_hi;
-  }
-  int32_t first = lo & ~(CHUNK - 1), end = (hi + CHUNK - 1) & ~(CHUNK - 1);
-  for (int32_t t = first; t < hi; t += CHUNK) {
-    const uint8_t *k = a->k[t >> 6] + (t & 63) * size;
+  const float *q = a->q + (int64_t)q0 * a->dim;
+  for (int32_t t = s.lo & ~(CHUNK - 1); t < s.hi; t += CHUNK) {
     // Keys of one channel lie 64 apart, which hardware does not foresee: while a page is read, the next one is fetched.
-    const uint8_t *next = ((t >> 6) + 1) * 64 < hi ? a->k[(t >> 6) + 1] : a->v[lo >> 6];
+    const uint8_t *k = a->k[page] + (t & 63) * size, *next = page < 3 && a->k[page + 1] ? a->k[page + 1] : a->v[page];
     next += (t & 63) * size;
     vf acc[3][VECTORS];
     UNROLL(3)
     for (int i = 0; i < nq; i++)
       UNROLL(4)
       for (int v = 0; v < VECTORS; v++) acc[i][v] = v_set(0);
-    for (int32_t d = 0; d < dim; d++, k += 64 * size, next += 64 * size) {
+    for (int32_t d = 0; d < a->dim; d++, k += 64 * size, next += 64 * size) {
       if (form != CANON_F32) __builtin_prefetch(next);
       UNROLL(4)
       for (int v = 0; v < VECTORS; v++) {
         vf key = v_load_form(form, k, v * VL);
         UNROLL(3)
-        for (int i = 0; i < nq; i++) acc[i][v] = v_fma(v_set(q[i][d]), key, acc[i][v]);
+        for (int i = 0; i < nq; i++) acc[i][v] = v_fma(v_set(q[i * (int64_t)a->dim + d]), key, acc[i][v]);
       }
     }
     UNROLL(3)
     for (int i = 0; i < nq; i++)
       UNROLL(4)
-      for (int v = 0; v < VECTORS; v++) v_store(p[i] + t + v * VL, v_mul(acc[i][v], scale));
+      for (int v = 0; v < VECTORS; v++) v_store(a->p + (int64_t)(q0 + i) * CANON_BLOCK + t + v * VL, v_mul(acc[i][v], scale));
   }
-  UNROLL(3)
-  for (int i = 0; i < nq; i++) {
-    for (int32_t t = first; t < a->lo[q0 + i]; t++) p[i][t] = -canon_inf();   // absent keys: exp gives exactly 0, and adding 0 to
-    for (int32_t t = a->hi[q0 + i]; t < end; t++) p[i][t] = -canon_inf();     // a sum of terms that are not negative changes no bit
-    vf top = v_set(-canon_inf());
-    for (int32_t t = first; t < end; t += VL) top = v_max(v_load(p[i] + t), top);
-    float m = v_highest(top);
-    vf mm = v_set(m), lane[VECTORS];
-    UNROLL(4)
-    for (int v = 0; v < VECTORS; v++) lane[v] = v_set(0);
-    for (int32_t t = first; t < end; t += CHUNK)
-      UNROLL(4)
-      for (int v = 0; v < VECTORS; v++) {
-        vf e = v_exp(v_sub(v_load(p[i] + t + v * VL), mm));
-        v_store(p[i] + t + v * VL, e);
-        lane[v] = v_add(lane[v], e);
-      }
-    a->m[q0 + i] = m;
-    a->l[q0 + i] = v_tree(lane);
-    memset(a->o + (int64_t)(q0 + i) * a->values, 0, (size_t)a->values * 4);
-  }
-  int32_t rest = all_lo > all_hi ? all_lo : all_hi;
-  for (int i = 0; i < nq; i++)
-    if (a->lo[q0 + i] < all_lo) attend_values(form, 1, a, q0 + i, p + i, a->lo[q0 + i], all_lo < a->hi[q0 + i] ? all_lo : a->hi[q0 + i]);
-  if (all_lo < all_hi) attend_values(form, nq, a, q0, p, all_lo, all_hi);
-  for (int i = 0; i < nq; i++)
-    if (rest < a->hi[q0 + i]) attend_values(form, 1, a, q0 + i, p + i, rest, a->hi[q0 + i]);
 }
 
-static __attribute__((noinline)) void attend_f16_3(const canon_attend *a, int32_t q0) { attend_block(CANON_F16, 3, a, q0); }
-static __attribute__((noinline)) void attend_f16_1(const canon_attend *a, int32_t q0) { attend_block(CANON_F16, 1, a, q0); }
-static __attribute__((noinline)) void attend_f32_3(const canon_attend *a, int32_t q0) { attend_block(CANON_F32, 3, a, q0); }
-static __attribute__((noinline)) void attend_f32_1(const canon_attend *a, int32_t q0) { attend_block(CANON_F32, 1, a, q0); }
+// The maximum, the exponentials in place of the scores, their sum in lanes and tree.
+static void attend_weights(const canon_attend *a, int32_t i) {
+  float *p = a->p + (int64_t)i * CANON_BLOCK;
+  int32_t first = a->lo[i] & ~(CHUNK - 1), end = (a->hi[i] + CHUNK - 1) & ~(CHUNK - 1);
+  for (int32_t t = first; t < a->lo[i]; t++) p[t] = -canon_inf();   // absent keys: exp gives exactly 0, and adding 0 to a
+  for (int32_t t = a->hi[i]; t < end; t++) p[t] = -canon_inf();     // sum of terms that are not negative changes no bit
+  vf top = v_set(-canon_inf());
+  for (int32_t t = first; t < end; t += VL) top = v_max(v_load(p + t), top);
+  float m = v_highest(top);
+  vf mm = v_set(m), lane[VECTORS];
+  UNROLL(4)
+  for (int v = 0; v < VECTORS; v++) lane[v] = v_set(0);
+  for (int32_t t = first; t < end; t += CHUNK)
+    UNROLL(4)
+    for (int v = 0; v < VECTORS; v++) {
+      vf e = v_exp(v_sub(v_load(p + t + v * VL), mm));
+      v_store(p + t + v * VL, e);
+      lane[v] = v_add(lane[v], e);
+    }
+  a->m[i] = m;
+  a->l[i] = v_tree(lane);
+}
+
+// Adds p[t] times value t to the outputs of nq queries, for t from t0 to before t1 of a page.
+static SPECIAL void attend_span(const int form, const int nq, const canon_attend *a, int32_t q0, int32_t page, int32_t t0, int32_t t1) {
+  int64_t size = canon_form_bytes(form);
+  int32_t width = a->values, whole = width / CHUNK * CHUNK, c;
+  const uint8_t *next = page < 3 && a->v[page + 1] ? a->v[page + 1] : a->after ? a->after : a->v[page];
+  const float *p = a->p + (int64_t)q0 * CANON_BLOCK;
+  for (c = 0; c < whole; c += CHUNK) {
+    vf acc[3][VECTORS];
+    UNROLL(3)
+    for (int i = 0; i < nq; i++)
+      UNROLL(4)
+      for (int v = 0; v < VECTORS; v++) acc[i][v] = v_load(a->o + (int64_t)(q0 + i) * width + c + v * VL);
+    for (int32_t t = t0; t < t1; t++) {
+      int64_t at = ((int64_t)(t & 63) * a->v_stride + c) * size;
+      if (form != CANON_F32) __builtin_prefetch(next + at);
+      UNROLL(4)
+      for (int v = 0; v < VECTORS; v++) {
+        vf value = v_load_form(form, a->v[page] + at, v * VL);
+        UNROLL(3)
+        for (int i = 0; i < nq; i++) acc[i][v] = v_fma(v_set(p[i * CANON_BLOCK + t]), value, acc[i][v]);
+      }
+    }
+    UNROLL(3)
+    for (int i = 0; i < nq; i++)
+      UNROLL(4)
+      for (int v = 0; v < VECTORS; v++) v_store(a->o + (int64_t)(q0 + i) * width + c + v * VL, acc[i][v]);
+  }
+  for (; c < width; c += VL) {
+    int n = width - c < VL ? width - c : VL;
+    vf acc[3];
+    UNROLL(3)
+    for (int i = 0; i < nq; i++) acc[i] = v_load_n(a->o + (int64_t)(q0 + i) * width + c, n);
+    for (int32_t t = t0; t < t1; t++) {
+      vf value = v_load_form_n(form, a->v[page], (int64_t)(t & 63) * a->v_stride + c, n);
+      UNROLL(3)
+      for (int i = 0; i < nq; i++) acc[i] = v_fma(v_set(p[i * CANON_BLOCK + t]), value, acc[i]);
+    }
+    UNROLL(3)
+    for (int i = 0; i < nq; i++) v_store_n(a->o + (int64_t)(q0 + i) * width + c, acc[i], n);
+  }
+}
+
+static SPECIAL void attend_values(const int form, const int nq, const canon_attend *a, int32_t q0, int32_t page) {
+  spans s = spans_of(a, nq, q0, page);
+  int32_t rest = s.all_lo > s.all_hi ? s.all_lo : s.all_hi;
+  for (int32_t i = q0; nq > 1 && i < q0 + nq; i++) {
+    int32_t lo = a->lo[i] > s.lo ? a->lo[i] : s.lo, hi = a->hi[i] < s.hi ? a->hi[i] : s.hi;
+    hi = hi < s.all_lo ? hi : s.all_lo;
+    if (lo < hi) attend_span(form, 1, a, i, page, lo, hi);
+  }
+  if (s.all_lo < s.all_hi) attend_span(form, nq, a, q0, page, s.all_lo, s.all_hi);
+  for (int32_t i = q0; nq > 1 && i < q0 + nq; i++) {
+    int32_t lo = a->lo[i] > rest ? a->lo[i] : rest, hi = a->hi[i] < s.hi ? a->hi[i] : s.hi;
+    if (lo < hi) attend_span(form, 1, a, i, page, lo, hi);
+  }
+}
+
+typedef void attend_page(const canon_attend *a, int32_t q0, int32_t page);
+#define ATTEND(STEP, NAME, FORM, NQ) \
+  static __attribute__((noinline)) void STEP##_##NAME(const canon_attend *a, int32_t q0, int32_t page) { STEP(FORM, NQ, a, q0, page); }
+ATTEND(attend_scores, f16_3, CANON_F16, 3)
+ATTEND(attend_scores, f16_1, CANON_F16, 1)
+ATTEND(attend_scores, f32_3, CANON_F32, 3)
+ATTEND(attend_scores, f32_1, CANON_F32, 1)
+ATTEND(attend_scores, any_1, a->form, 1)
+ATTEND(attend_values, f16_3, CANON_F16, 3)
+ATTEND(attend_values, f16_1, CANON_F16, 1)
+ATTEND(attend_values, f32_3, CANON_F32, 3)
+ATTEND(attend_values, f32_1, CANON_F32, 1)
+ATTEND(attend_values, any_1, a->form, 1)
+
+static void attend_pages(const canon_attend *a, attend_page *three, attend_page *one) {
+  for (int32_t page = 0; page < 4; page++) {
+    if (!a->k[page]) continue;
+    int32_t q = 0;
+    if (three) for (; q + 3 <= a->queries; q += 3) three(a, q, page);
+    for (; q < a->queries; q++) one(a, q, page);
+  }
+}
 
 // The serving form and floats are specialised for one and three queries; the other form loads as it says at run time.
 static void lanes_attend(const canon_attend *a) {
-  int32_t q = 0;
-  if (a->form == CANON_F16) for (; q + 3 <= a->queries; q += 3) attend_f16_3(a, q);
-  if (a->form == CANON_F32) for (; q + 3 <= a->queries; q += 3) attend_f32_3(a, q);
-  for (; q < a->queries; q++) {
-    if (a->form == CANON_F16) attend_f16_1(a, q);
-    else if (a->form == CANON_F32) attend_f32_1(a, q);
-    else attend_block(a->form, 1, a, q);
-  }
+  int f16 = a->form == CANON_F16, f32 = a->form == CANON_F32;
+  attend_pages(a, f16 ? attend_scores_f16_3 : f32 ? attend_scores_f32_3 : 0, f16 ? attend_scores_f16_1 : f32 ? attend_scores_f32_1 : attend_scores_any_1);
+  for (int32_t i = 0; i < a->queries; i++) attend_weights(a, i);
+  memset(a->o, 0, (size_t)a->queries * (size_t)a->values * 4);
+  attend_pages(a, f16 ? attend_values_f16_3 : f32 ? attend_values_f32_3 : 0, f16 ? attend_values_f16_1 : f32 ? attend_values_f32_1 : attend_values_any_1);
 }
 
 // n stored values, a multiple of 32, as floats.

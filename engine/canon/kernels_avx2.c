@@ -171,17 +171,16 @@ static inline __attribute__((always_inline)) void four_rows(const int per, const
     }
   }
   for (int i = 0; i < 4; i++)
-    for (int h = 0; h < 2; h++) _mm256_store_ps(tot[i] + h * 8, v_add(_mm256_load_ps(tot[i] + h * 8), acc[i][h]));
+    for (int h = 0; h < 2; h++) _mm256_store_ps(tot[i] + h * 8, v_add(g0 ? _mm256_load_ps(tot[i] + h * 8) : v_set(0), acc[i][h]));
 }
 
-enum { MANY = 8, MOST = 64 };   // rows from which unpacking pays; rows whose sums wait between segments
+enum { MANY = 12, WIDE = 128, MOST = 64 };   // rows and inputs from which unpacking pays; rows whose sums wait between segments
 
-// Up to MOST rows of one tile, MANY at least. Fours may overlap: a row in two of them gets the same sums twice.
+// Up to MOST rows of one tile, four at least. Fours may overlap: a row in two of them gets the same sums twice.
 static inline __attribute__((always_inline)) void tile_rows(const int per, const canon_matrix *m, int32_t t, const canon_rows *r, int32_t i0, int32_t n) {
   const int per_segment = CANON_SEGMENT / (32 * per);
   panel p;
   float tot[MOST][16] __attribute__((aligned(32)));
-  memset(tot, 0, sizeof tot);
   for (int32_t g0 = 0; g0 < m->groups; g0 += per_segment) {
     int32_t g1 = g0 + per_segment < m->groups ? g0 + per_segment : m->groups;
     unpack(m, t, g0, g1, &p);
@@ -329,7 +328,7 @@ TILE_ROWS(rows_g128, 4)
 static inline __attribute__((always_inline)) void product_tiles(const int form, const int scale, const int per, const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
   for (int32_t t = tile; t < tile + tiles; t++) {
     int32_t i = 0;
-    while (form == CANON_INT4 && r->n - i >= MANY) {
+    while (form == CANON_INT4 && r->n - i >= MANY && m->cols >= WIDE) {
       int32_t n = r->n - i < MOST ? r->n - i : MOST;
       (per == 1 ? rows_g32 : per == 2 ? rows_g64 : rows_g128)(m, t, r, i, n);
       i += n;

@@ -40,6 +40,6 @@ static inline void put(const canon_rows *r, int32_t i, int32_t col, float v) {
 static inline void put_tile(const canon_matrix *m, const canon_rows *r, int32_t i, int32_t tile, const float *out) {
   int32_t c0 = tile * 16, n = m->rows - c0 < 16 ? m->rows - c0 : 16;
   float *y = r->y + row_out(r, i) * r->y_stride + c0 - r->col0;
-  if (!r->bias) { memcpy(y, out, (size_t)n * 4); return; }
-  for (int32_t l = 0; l < n; l++) y[l] = out[l] + r->bias[c0 + l];
+  if (!r->bias && n == 16) { memcpy(y, out, 64); return; }   // of known size, so not a call
+  for (int32_t l = 0; l < n; l++) y[l] = r->bias ? out[l] + r->bias[c0 + l] : out[l];
 }
