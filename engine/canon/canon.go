@@ -17,6 +17,7 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -26,16 +27,18 @@ const RuleVersion = 1
 // ISA is a family of kernels for one instruction set. All families give the same bits.
 type ISA uint8
 
-// Families in ascending order of preference.
+// Families; of those that a processor has, a later one is preferred, but for AMX.
 const (
 	Portable ISA = iota // plain C; fused multiply-add in software
 	AVX2                // AVX2, FMA and F16C
 	AVX512              // AVX-512 F, BW, VL, DQ
 	VNNI                // AVX-512 with 8-bit dot products
-	AMX                 // tile products; the name is known, no kernels are built
+	AMX                 // VNNI with tile products for many rows
+	NEON                // 64-bit Arm
+	DotProd             // NEON with 8-bit dot products
 )
 
-var isaNames = [...]string{"portable", "avx2", "avx512", "vnni", "amx"}
+var isaNames = [...]string{"portable", "avx2", "avx512", "vnni", "amx", "neon", "dotprod"}
 
 // String returns the name that Resolve accepts.
 func (i ISA) String() string {
@@ -45,23 +48,28 @@ func (i ISA) String() string {
 	return fmt.Sprintf("isa(%d)", uint8(i))
 }
 
+// built tells whether the family is compiled in for this architecture.
+func (i ISA) built() bool { return C.canon_isa_supported(C.int(i)) >= 0 }
+
 // Supported lists the families that are built in and that this processor can run, Portable first.
 func Supported() []ISA {
 	var out []ISA
-	for i := Portable; i <= AMX; i++ {
+	for i := range isaNames {
 		if C.canon_isa_supported(C.int(i)) == 1 {
-			out = append(out, i)
+			out = append(out, ISA(i))
 		}
 	}
 	return out
 }
 
-// Resolve turns a name into a family; "" means the best one of this machine. An unknown name, a family that is not
-// built and one that the processor lacks are errors that list the usable names.
+// Resolve turns a name into a family; "" means the best one of this machine, which is never AMX: that is used where it is asked
+// for, since nobody has measured it faster. An unknown name, a family that is not built and one that the processor lacks are
+// errors that list the usable names.
 func Resolve(name string) (ISA, error) {
 	usable := Supported()
 	if name == "" {
-		return usable[len(usable)-1], nil
+		best := slices.DeleteFunc(usable, func(i ISA) bool { return i == AMX })
+		return best[len(best)-1], nil
 	}
 	names := make([]string, len(usable))
 	for i, s := range usable {
@@ -75,7 +83,7 @@ func Resolve(name string) (ISA, error) {
 		if n != name {
 			continue
 		}
-		if C.canon_isa_supported(C.int(i)) == -1 {
+		if !ISA(i).built() {
 			return 0, fmt.Errorf("canon: instruction set %q is not built: use one of %s", name, list)
 		}
 		return 0, fmt.Errorf("canon: instruction set %q is not supported by this processor: use one of %s", name, list)

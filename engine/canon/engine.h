@@ -7,7 +7,7 @@
 enum { CANON_F32, CANON_F16, CANON_BF16, CANON_INT8, CANON_INT4, CANON_FP8, CANON_MXFP4, CANON_E8M0 };
 // Activations of a gated block; see canon_gated.
 enum { CANON_SWIGLU, CANON_SWIGLU_LIMITED, CANON_SWIGLU_OSS };
-enum { CANON_PORTABLE, CANON_AVX2, CANON_AVX512, CANON_VNNI, CANON_AMX };
+enum { CANON_PORTABLE, CANON_AVX2, CANON_AVX512, CANON_VNNI, CANON_AMX, CANON_NEON, CANON_DOTPROD };
 
 // What is taken from the codes of an integer form: the form's own offset (8, 128), an integer zero point a scale, or nothing,
 // the codes being unsigned with a float minimum a scale.

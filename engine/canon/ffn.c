@@ -3,6 +3,7 @@
 // Routed outputs wait in scratch, one row a (row, rank), for the combination in rank order (rule 9).
 #include <string.h>
 #include "canon.h"
+#include "packed.h"
 #include "program.h"
 
 enum { INNER_ROWS = 64, INNER_MOST = 128 };
@@ -35,6 +36,13 @@ void canon_ffn_needs(canon_program *p, const canon_op *op) {
 
 static canon_record at(const canon_record *layout, void *block) {
   return (canon_record){canon_matrix_at(layout->gate, block), canon_matrix_at(layout->up, block), canon_matrix_at(layout->down, block)};
+}
+
+void canon_ffn_pieces(const canon_op *op, int32_t down, canon_piece pieces[CANON_AHEAD]) {
+  if (!op->shared_block) return;
+  canon_record r = at(&op->shared, op->shared_block);
+  pieces[0] = down ? (canon_piece){r.down.codes, packed_codes_size(&r.down)} : (canon_piece){r.gate.codes, packed_codes_size(&r.gate)};
+  if (!down) pieces[1] = (canon_piece){r.up.codes, packed_codes_size(&r.up)};
 }
 
 static int64_t chunks_of(const canon_program *p, const canon_item *it, int32_t down) {

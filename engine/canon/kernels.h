@@ -32,8 +32,9 @@ typedef struct {
   int32_t queries, dim, form;
   int32_t values, v_stride;             // channels of a value, and of a page from one value to the next
   float scale;
-  const uint8_t *k[4], *v[4];           // pages: keys [dim][64], values [64][v_stride]
+  const uint8_t *k[4], *v[4];           // pages: keys [dim][64], values [64][v_stride]; null where no query attends
   const uint8_t *after;                 // what will be read next (to be fetched early), or null
+  float *p;                  // [queries, 256], scratch
   float *m, *l, *o;          // [queries], [queries], [queries, values]
 } canon_attend;
 
@@ -85,4 +86,7 @@ const canon_kernels *canon_kernels_portable(void);
 const canon_kernels *canon_kernels_avx2(void);
 const canon_kernels *canon_kernels_avx512(void);
 const canon_kernels *canon_kernels_vnni(void);
+const canon_kernels *canon_kernels_amx(void);
+const canon_kernels *canon_kernels_neon(void);
+const canon_kernels *canon_kernels_dotprod(void);
 const canon_kernels *canon_kernels_for(int isa);  // null unless supported

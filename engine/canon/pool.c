@@ -6,11 +6,14 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <xmmintrin.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 #include "pool.h"
 
@@ -18,23 +21,31 @@
 // shorter than a scheduler's time slice.
 enum { SPINS = 1500 };
 
-// Work is handed out by one word, the ticket: the number of the phase in its upper half, the chunks not yet taken in its
-// lower. Whoever finishes the last chunk of a phase prepares the next one alone and publishes its ticket; there is no barrier
-// that all threads must reach, so a thread that is off its core without a chunk holds up nobody.
+// What a thread without work fetches early, at most; half of a small second-level cache.
+enum { AHEAD_MOST = 128 << 10, AHEAD_STEP = 2048 };
+
+// Each thread has an equal part of a phase's chunks, neighbours in memory, and helps the others when it is through: streams
+// stay long, which hardware foresees, and nobody waits for a thread that is off its core. A part is handed out by one word, its
+// ticket: the number of the phase in its upper half, the chunks not yet taken in its lower. Whoever finishes the last chunk of
+// a phase prepares the next one alone and publishes its tickets; there is no barrier that all threads must reach.
+typedef struct { _Alignas(64) _Atomic uint64_t word; } ticket;
+
 struct canon_pool {
   int32_t threads;
   const canon_kernels *kernels;
   pthread_t *thread;
   int *cpu;                                // cpu of each thread, -1 = anywhere
+  ticket *tickets;                         // [threads]
   canon_job *job;
   int32_t current;                         // phase of the job; like chunks it stands still while a chunk is out
   int64_t chunks;
-  _Alignas(64) _Atomic uint64_t ticket;
-  _Alignas(64) _Atomic uint32_t phase;     // upper half of the ticket; futex of threads without work
+  _Alignas(64) _Atomic uint32_t phase;     // upper half of the tickets; futex of threads without work
   _Atomic uint32_t sleepers;
   _Alignas(64) _Atomic int64_t finished;   // chunks of the phase that are done
   _Alignas(64) _Atomic uint32_t done;      // number of jobs ended; futex of the caller
   _Atomic int stop;
+  _Alignas(64) struct { _Atomic uintptr_t at; _Atomic int64_t bytes; } ahead[CANON_AHEAD];
+  _Atomic uint32_t aheads;                 // how often ahead was set
 };
 
 static void futex_wait(_Atomic uint32_t *at, uint32_t value) { syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, value, 0, 0, 0); }
@@ -46,6 +57,9 @@ static inline void relax(void) {
   __asm__ volatile("yield");
 #endif
 }
+
+// First chunk of the part of thread i.
+static int64_t part(const canon_pool *p, int64_t chunks, int32_t i) { return chunks * i / p->threads; }
 
 // By one thread while no chunk is out: publishes the next phase that has chunks, or ends the job.
 static void advance(canon_pool *p, int32_t next) {
@@ -61,26 +75,65 @@ static void advance(canon_pool *p, int32_t next) {
   p->chunks = chunks;
   atomic_store_explicit(&p->finished, 0, memory_order_relaxed);
   uint32_t seq = atomic_load(&p->phase) + 1;
-  atomic_store(&p->ticket, (uint64_t)seq << 32 | (uint64_t)chunks);
+  for (int32_t i = 0; i < p->threads; i++)
+    atomic_store(&p->tickets[i].word, (uint64_t)seq << 32 | (uint64_t)(part(p, chunks, i + 1) - part(p, chunks, i)));
   atomic_store(&p->phase, seq);
   if (atomic_load(&p->sleepers)) futex_wake(&p->phase, p->threads);
 }
 
-// Takes the next chunk; -1 when the pool stops.
-static int64_t take(canon_pool *p) {
-  for (int spins = 0;;) {
-    uint64_t t = atomic_load_explicit(&p->ticket, memory_order_acquire);
-    if ((uint32_t)t) {
-      if (atomic_compare_exchange_weak(&p->ticket, &t, t - 1)) return p->chunks - (uint32_t)t;
-      continue;
+void canon_pool_ahead(canon_pool *p, const canon_piece pieces[CANON_AHEAD]) {
+  for (int i = 0; i < CANON_AHEAD; i++) {
+    atomic_store_explicit(&p->ahead[i].at, (uintptr_t)pieces[i].at, memory_order_relaxed);
+    atomic_store_explicit(&p->ahead[i].bytes, pieces[i].bytes, memory_order_relaxed);
+  }
+  atomic_fetch_add(&p->aheads, 1);
+}
+
+// Fetches what a thread will read first of its part of the memory that is read next, until there is work. The memory may be
+// gone by now: fetching does not fault.
+static void fetch(canon_pool *p, int32_t id, uint32_t seen) {
+  int64_t total = 0;
+  for (int i = 0; i < CANON_AHEAD; i++) total += atomic_load_explicit(&p->ahead[i].bytes, memory_order_relaxed);
+  int64_t from = total * id / p->threads, to = total * (id + 1) / p->threads;
+  to = to - from < AHEAD_MOST ? to : from + AHEAD_MOST;
+  for (int i = 0; i < CANON_AHEAD && from < to; i++) {
+    uintptr_t at = atomic_load_explicit(&p->ahead[i].at, memory_order_relaxed);
+    int64_t bytes = atomic_load_explicit(&p->ahead[i].bytes, memory_order_relaxed), end = to < bytes ? to : bytes;
+    for (; from < end; from += AHEAD_STEP) {
+      if (atomic_load_explicit(&p->phase, memory_order_relaxed) != seen) return;
+      for (int64_t line = 0; line < AHEAD_STEP && from + line < end; line += 64) __builtin_prefetch((const void *)(at + (uintptr_t)(from + line)), 0, 2);
     }
-    if (spins++ < SPINS) { relax(); continue; }
-    uint32_t seen = (uint32_t)(t >> 32);
+    from = from > bytes ? from - bytes : 0;
+    to -= bytes;
+  }
+}
+
+// Takes a chunk of the part of thread i; -1 if none is left.
+static int64_t take_from(canon_pool *p, int32_t i) {
+  uint64_t t = atomic_load_explicit(&p->tickets[i].word, memory_order_acquire);
+  while ((uint32_t)t)
+    if (atomic_compare_exchange_weak(&p->tickets[i].word, &t, t - 1)) return part(p, p->chunks, i + 1) - (uint32_t)t;
+  return -1;
+}
+
+// Takes the next chunk; -1 when the pool stops. fetched is the thread's own: what it fetched last.
+static int64_t take(canon_pool *p, int32_t id, uint32_t *fetched) {
+  for (;;) {
+    uint32_t seen = atomic_load_explicit(&p->phase, memory_order_acquire);
+    for (int32_t i = 0; i < p->threads; i++) {
+      int64_t chunk = take_from(p, (id + i) % p->threads);
+      if (chunk >= 0) return chunk;
+    }
+    for (int spins = 0; spins < SPINS && atomic_load_explicit(&p->phase, memory_order_relaxed) == seen; spins++) {
+      uint32_t set = atomic_load_explicit(&p->aheads, memory_order_acquire);
+      if (set != *fetched) { *fetched = set; fetch(p, id, seen); }
+      relax();
+    }
+    if (atomic_load(&p->phase) != seen) continue;
     atomic_fetch_add(&p->sleepers, 1);
     while (atomic_load(&p->phase) == seen && !atomic_load(&p->stop)) futex_wait(&p->phase, seen);
     atomic_fetch_sub(&p->sleepers, 1);
     if (atomic_load(&p->stop)) return -1;
-    spins = 0;
   }
 }
 
@@ -109,7 +162,8 @@ static void *work(void *arg) {
 #if defined(__x86_64__)
   _mm_setcsr(0x1f80);                      // to nearest, denormals kept, exceptions masked
 #endif
-  for (int64_t chunk; (chunk = take(p)) >= 0;) {
+  uint32_t fetched = 0;
+  for (int64_t chunk; (chunk = take(p, s.id, &fetched)) >= 0;) {
     int32_t phase = p->current;
     int64_t chunks = p->chunks;
     p->job->run(p->job->ctx, phase, chunk, s.id);
@@ -160,9 +214,11 @@ canon_pool *canon_pool_new(int threads, int isa) {
   *p = (canon_pool){.threads = threads, .kernels = canon_kernels_for(isa)};
   p->thread = calloc((size_t)threads, sizeof *p->thread);
   p->cpu = calloc((size_t)threads, sizeof *p->cpu);
+  p->tickets = aligned_alloc(64, (size_t)threads * sizeof *p->tickets);
   int cpus[1024], n = cores(cpus, 1024);
   int started = 0;
-  if (p->thread && p->cpu) {
+  if (p->thread && p->cpu && p->tickets) {
+    memset(p->tickets, 0, (size_t)threads * sizeof *p->tickets);
     // Fewer threads than cores stay free, or every process with one thread would share the first core.
     for (int i = 0; i < threads; i++) p->cpu[i] = threads == n ? cpus[i] : -1;
     for (; started < threads; started++) {
@@ -187,10 +243,20 @@ void canon_pool_free(canon_pool *p) {
   for (int i = 0; i < p->threads; i++) pthread_join(p->thread[i], 0);
   free(p->thread);
   free(p->cpu);
+  free(p->tickets);
   free(p);
 }
 
 // ---- instruction sets --------------------------------------------------------------------------------------------------
+
+#if defined(__x86_64__)
+// The processor has tiles of bytes, and the system lets this process use them (it grants their large state on request).
+static int tiles(void) {
+  enum { REQUEST = 0x1023, TILE_DATA = 18, TILE = 1 << 24, INT8 = 1 << 25 };
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & TILE) && (d & INT8) && syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+}
+#endif
 
 int canon_isa_supported(int isa) {
   switch (isa) {
@@ -201,6 +267,10 @@ int canon_isa_supported(int isa) {
     case CANON_VNNI:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
              (isa == CANON_AVX512 || __builtin_cpu_supports("avx512vnni"));
+    case CANON_AMX: return canon_isa_supported(CANON_VNNI) && tiles();
+#elif defined(__aarch64__)
+    case CANON_NEON: return 1;
+    case CANON_DOTPROD: return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #endif
     default: return -1;
   }
@@ -213,6 +283,10 @@ const canon_kernels *canon_kernels_for(int isa) {
     case CANON_AVX2: return canon_kernels_avx2();
     case CANON_AVX512: return canon_kernels_avx512();
     case CANON_VNNI: return canon_kernels_vnni();
+    case CANON_AMX: return canon_kernels_amx();
+#elif defined(__aarch64__)
+    case CANON_NEON: return canon_kernels_neon();
+    case CANON_DOTPROD: return canon_kernels_dotprod();
 #endif
     default: return canon_kernels_portable();
   }

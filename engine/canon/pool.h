@@ -2,8 +2,8 @@
 #pragma once
 #include "kernels.h"
 
-// One job: phases run in order; in each, chunks 0..n-1 are taken from a shared counter by whichever thread is free, so a
-// thread that is held up by a neighbour delays one chunk only.
+// One job: phases run in order; in each, chunks 0..n-1 are shared out in equal parts, and a thread that is through with its
+// own takes from the others', so one that is held up by a neighbour delays one chunk only.
 typedef struct canon_job {
   int32_t phases;
   // By one thread, alone, not always one of the pool's: returns the number of chunks, below 2^31; 0 when the phase is done.
@@ -14,3 +14,9 @@ typedef struct canon_job {
 
 void canon_pool_run(canon_pool *pool, canon_job *job);        // returns when all phases are done
 const canon_kernels *canon_pool_kernels(const canon_pool *pool);
+
+// Says what some later phase will read, in the order of its chunks: threads without work fetch the first of their part of it.
+// Called by prepare.
+enum { CANON_AHEAD = 4 };
+typedef struct { const void *at; int64_t bytes; } canon_piece;
+void canon_pool_ahead(canon_pool *pool, const canon_piece pieces[CANON_AHEAD]);

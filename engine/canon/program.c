@@ -1,9 +1,13 @@
 // Building a program into phases and running it.
 #include <stdlib.h>
 #include <string.h>
+#include "packed.h"
 #include "program.h"
 
-enum { ROW_BLOCK = 64 };    // rows of one product chunk: the inputs stay in the second-level cache
+enum {
+  ROW_BLOCK = 64,    // rows of one product chunk: the inputs stay in the second-level cache
+  FEW = 4,           // rows up to which products wait for memory
+};
 
 canon_program *canon_program_new(int32_t rows, int32_t logit_rows, int32_t pages, int32_t threads) {
   canon_program *p = calloc(1, sizeof *p);
@@ -270,12 +274,29 @@ static int64_t chunks_of(canon_program *p, const canon_phase *ph, int32_t rows) 
   }
 }
 
+// Tells threads without work what the next products after a phase read, when rows are few and reading is all that counts.
+static void ahead(canon_program *p, int32_t phase, int32_t rows) {
+  canon_piece pieces[CANON_AHEAD] = {{0}};
+  if (rows > FEW || phase < p->fetched) return;
+  for (phase++; phase < p->phase_n; phase++) {
+    const canon_phase *ph = &p->phases[phase];
+    const canon_op *op = &p->ops[ph->first];
+    if (ph->kind == PHASE_UP || ph->kind == PHASE_DOWN) canon_ffn_pieces(op, ph->kind == PHASE_DOWN, pieces);
+    else if (ph->kind == PHASE_PRODUCT && !alone(p, ph, rows))
+      for (int32_t i = 0; i < ph->count && i < CANON_AHEAD; i++) pieces[i] = (canon_piece){op[i].m.codes, packed_codes_size(&op[i].m)};
+    if (pieces[0].bytes) break;
+  }
+  p->fetched = phase;
+  canon_pool_ahead(p->pool, pieces);
+}
+
 // Runs small phases at once; nobody else works while one is prepared, so the first thread's scratch is free.
 static int64_t prepare(void *ctx, int32_t index) {
   canon_program *p = ctx;
   const canon_phase *ph = &p->phases[p->begin + index];
   int32_t rows = canon_rows_of(p, ph->logits);
   int64_t chunks = chunks_of(p, ph, rows);
+  ahead(p, p->begin + index, rows);
   if (!alone(p, ph, rows)) return chunks;
   for (int64_t c = 0; c < chunks; c++) run(p, index, c, 0);
   return 0;
@@ -323,6 +344,8 @@ int32_t canon_program_stop(const canon_program *p, int32_t from) {
 
 int canon_run(canon_pool *pool, canon_program *p, canon_step *step, int32_t from, int32_t to) {
   p->step = step;
+  p->pool = pool;
+  p->fetched = from;
   p->k = canon_pool_kernels(pool);
   p->begin = from;
   if (from == 0) atomic_store(&p->fault_n, 0);

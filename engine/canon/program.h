@@ -54,6 +54,8 @@ struct canon_program {
   // The running step.
   const canon_kernels *k;
   canon_step *step;
+  canon_pool *pool;
+  int32_t fetched;                      // phase whose weights threads without work fetch
   int32_t first_n, run_n, item_n, split, split_blocks, parts, score_blocks;
   int64_t *first_chunk;                 // [ops of a product phase + 1]
   int32_t *tiles_per_chunk;
@@ -84,6 +86,7 @@ void canon_ffn_prepare(canon_program *p, const canon_op *op, int32_t down, int64
 void canon_ffn_up(canon_program *p, const canon_op *op, int64_t chunk);
 void canon_ffn_down(canon_program *p, const canon_op *op, int64_t chunk);
 void canon_route(canon_program *p, const canon_op *op, int32_t row, float *scratch);
+void canon_ffn_pieces(const canon_op *op, int32_t down, canon_piece pieces[CANON_AHEAD]);
 void canon_ffn_needs(canon_program *p, const canon_op *op);
 void canon_delta_needs(canon_program *p, const canon_op *op);
 void canon_delta_prepare(canon_program *p, const canon_op *op, int64_t *chunks);

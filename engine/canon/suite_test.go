@@ -9,11 +9,15 @@ import (
 	"unsafe"
 )
 
-// families runs f once for each instruction set, with a pool of two threads; a set that this processor lacks is skipped by
-// name, so that a log shows what was not tested.
+// families runs f once for each instruction set of the architecture, with a pool of two threads; a set that this processor
+// lacks is skipped by name, so that a log shows what was not tested.
 func families(t *testing.T, f func(t *testing.T, pool *Pool)) {
 	t.Helper()
-	for _, isa := range []ISA{Portable, AVX2, AVX512, VNNI} {
+	for i := range isaNames {
+		isa := ISA(i)
+		if !isa.built() {
+			continue
+		}
 		t.Run(isa.String(), func(t *testing.T) {
 			pool, err := NewPool(2, isa)
 			if err != nil {
