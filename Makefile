@@ -23,7 +23,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 STATIC  := web/static
 CLIENT  := $(wildcard web/client/*.go web/client/*/*.go web/wire/*.go)
 
-.PHONY: run build release cuda cuda-toolchain sanitize wasm test test-long check generate generated bench clean
+.PHONY: run build release cuda cuda-toolchain sanitize asan test-arm wasm test test-long check generate generated bench clean
 
 run: build ## build, start the daemon with the bundled model and print the link
 	bin/covey serve
@@ -53,6 +53,12 @@ cuda-toolchain: ## nvcc 13.0 into .cache/cuda
 sanitize: cuda ## the device's conformance suite under compute-sanitizer; needs a device
 	cuda/sanitize.sh
 
+asan: ## the CPU engine's C code under AddressSanitizer and UndefinedBehaviorSanitizer
+	CGO_CFLAGS="-O1 -g -fsanitize=undefined -fno-sanitize-recover=undefined" CGO_LDFLAGS=-fsanitize=undefined go test -asan -short -timeout 60m ./engine/canon
+
+test-arm: ## the CPU engine's suite for 64-bit Arm, emulated; needs gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user
+	GOARCH=arm64 CC=aarch64-linux-gnu-gcc go test -short -timeout 20m -exec 'qemu-aarch64 -L /usr/aarch64-linux-gnu' ./engine/canon
+
 wasm: $(STATIC)/app.wasm ## the browser client, compressed; prints its size
 
 $(STATIC)/app.wasm: $(CLIENT) go.mod
@@ -63,7 +69,7 @@ $(STATIC)/app.wasm: $(CLIENT) go.mod
 test: wasm cuda check ## vet, staticcheck, generated files, then every test under the race detector
 	go test -race -timeout 20m ./...
 
-test-long: wasm cuda ## the long forms of the suites (full sweeps, 100 kills, 100 prompts)
+test-long: wasm cuda asan ## the long forms of the suites (full sweeps, 100 kills, 100 prompts), and the C code's sanitizers
 	COVEY_LONG=1 go test -timeout 120m ./...
 
 check: generated cuda
