@@ -20,7 +20,7 @@ func WriteReport(ctx context.Context, w io.Writer, doc *atlas.Atlas) error {
 	r := web.Report{Atlas: view, Limits: view.Warnings, Style: web.ReportStyle(), MinLift: doc.Provenance.MinLift, Imported: view.Imported, Method: method(doc)}
 	if !view.Imported {
 		r.Found = found(doc)
-		r.Rerun = rerun(doc)
+		r.Rerun, r.Remove = rerun(doc), remove(doc)
 	}
 	return web.ReportPage(r).Render(ctx, w)
 }
@@ -114,6 +114,32 @@ func rerun(a *atlas.Atlas) string {
 		command = append(command, "--probes FILE")
 	}
 	return strings.Join(append(command, fmt.Sprintf("--seed %d --permutations %d --draws %d --shuffles %d", p.Seed, p.Permutations, p.Draws, p.Shuffles)), " ")
+}
+
+// remove is the command that removed what the atlas says was removed; "" = nothing was.
+func remove(a *atlas.Atlas) string {
+	tested, controls := 0, 0
+	for _, l := range a.Labels {
+		if l.Causal != nil {
+			tested++
+			controls = max(controls, l.Causal.Controls)
+		}
+	}
+	for _, g := range a.Groups {
+		controls = max(controls, g.Effect.Controls)
+	}
+	if controls == 0 {
+		return ""
+	}
+	labels := fmt.Sprintf("--labels %d", tested)
+	if tested == 0 {
+		labels = "--labels=-1"
+	}
+	groups := ""
+	if len(a.Groups) == 0 {
+		groups = " --no-groups"
+	}
+	return fmt.Sprintf("covey atlas ablate FILE %s --controls %d%s", labels, controls, groups)
 }
 
 // method explains every number of the page.

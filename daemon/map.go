@@ -293,6 +293,10 @@ func (m *maps) inspect(ctx context.Context, conn *Conn, cmd wire.Command) ([]str
 	if err != nil {
 		return nil, err
 	}
+	view.OnDisk = !eng.Resident()[row*info.Shape.Experts+id]
+	if view.Recent, err = m.recent(ctx, info, row, id); err != nil {
+		return nil, err
+	}
 	html, err := fragment(ctx, web.MapPanel(view))
 	if err != nil {
 		return nil, err
@@ -351,13 +355,9 @@ func (m *maps) count(ctx context.Context, conn *Conn, cmd wire.Command) ([]strin
 	}
 	w := newWindow(info.Shape)
 	for _, t := range turns {
-		blob, err := m.server.store.TurnRouting(ctx, t.Answer)
+		events, err := m.routing(ctx, info, t.Answer)
 		if err != nil {
-			return nil, stored(err, "the routing of an answer")
-		}
-		shape, events, err := route.Decode(blob)
-		if err != nil || !slices.Equal(shape.Layers, info.Shape.Layers) || shape.Experts != info.Shape.Experts || shape.TopK != info.Shape.TopK {
-			continue // written by another program: it does not cost the rest
+			return nil, err
 		}
 		for _, e := range events {
 			w.add(e)
@@ -366,6 +366,49 @@ func (m *maps) count(ctx context.Context, conn *Conn, cmd wire.Command) ([]strin
 	p := w.take()
 	conn.Send(Frame{Data: wire.Tally{Conversation: cmd.Arg(0), Tokens: p.Rows, Cells: p.Cells}.Append(nil)})
 	return nil, nil
+}
+
+// routing reads what an answer's tokens chose. What another program wrote costs nothing but itself: it reads as nothing.
+func (m *maps) routing(ctx context.Context, info engine.ModelInfo, answer string) ([]*route.Event, error) {
+	blob, err := m.server.store.TurnRouting(ctx, answer)
+	if err != nil {
+		return nil, stored(err, "the routing of an answer")
+	}
+	shape, events, err := route.Decode(blob)
+	if err != nil || !slices.Equal(shape.Layers, info.Shape.Layers) || shape.Experts != info.Shape.Experts || shape.TopK != info.Shape.TopK {
+		return nil, nil
+	}
+	return events, nil
+}
+
+// recentAnswers is how many answers the panel shows an expert's selections in.
+const recentAnswers = 40
+
+// recent is an expert's selections in the latest answers, oldest first.
+func (m *maps) recent(ctx context.Context, info engine.ModelInfo, row, id int) ([]web.RecentAnswer, error) {
+	turns, err := m.server.store.TurnsWithRouting(ctx, info.Hash, "", time.Time{}, time.Now().Add(time.Hour))
+	if err != nil {
+		return nil, stored(err, "the latest answers")
+	}
+	var out []web.RecentAnswer
+	k, slots := info.Shape.TopK, info.Shape.Slots()
+	for _, t := range turns[max(0, len(turns)-recentAnswers):] {
+		events, err := m.routing(ctx, info, t.Answer)
+		if err != nil {
+			return nil, err
+		}
+		r := web.RecentAnswer{Started: t.Started}
+		for _, e := range events {
+			r.Tokens += e.Rows()
+			for at := row * k; at < len(e.IDs); at += slots {
+				if slices.Contains(e.IDs[at:at+k], uint16(id)) {
+					r.Selections++
+				}
+			}
+		}
+		out = append(out, r)
+	}
+	return out, nil
 }
 
 // reside answers Reside: where the experts' weights are.

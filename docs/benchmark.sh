@@ -87,5 +87,7 @@ kill $pid && wait $pid || true
 
 out=$($covey atlas run --model $model --out "$data/atlas.json" --json | tail -1)
 row "probe batch, built-in set, statistics included" "$(field "$out" seconds) s, $(field "$out" specialists) specialists of $(field "$out" experts) experts" "covey atlas run --json"
+a=$(seconds); $covey atlas ablate "$data/atlas.json" --model $model --labels 14 --no-groups --out "$data/ablated.json" >/dev/null; b=$(seconds)
+row "removal of 14 labels, 3,696 readings" "$(between "$a" "$b") s" "covey atlas ablate FILE --labels 14 --no-groups"
 out=$($covey atlas selftest --json | tail -1)
 row "planted truth: recall at lift 4, false labels, coverage" "$(field "$out" recall_lift4), $(field "$out" false_label_rate), $(field "$out" coverage)" "covey atlas selftest --json"

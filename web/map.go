@@ -47,12 +47,46 @@ type MapExpert struct {
 	Selections, LayerSelections int64
 	Rank                        int // experts of the layer with more selections
 	LastUsed                    time.Time
+	OnDisk                      bool           // its weights are not in memory at this moment
+	Recent                      []RecentAnswer // the latest answers with stored routing, oldest first
 	Atlas, AtlasName            string
 	State                       string
 	Specificity                 float64
 	Topics                      []TopicEstimate
 	Together                    []Together
 	Examples                    []Example
+}
+
+// RecentAnswer is one expert in one stored answer.
+type RecentAnswer struct {
+	Started            time.Time
+	Selections, Tokens int
+}
+
+// recentHeight is the height of an answer's bar, of 32: its share of tokens over the largest one.
+func (e MapExpert) recentHeight(r RecentAnswer) float64 {
+	most := 0.0
+	for _, x := range e.Recent {
+		most = max(most, float64(x.Selections)/float64(max(1, x.Tokens)))
+	}
+	if most == 0 {
+		return 0
+	}
+	return 32 * float64(r.Selections) / float64(max(1, r.Tokens)) / most
+}
+
+// recentWords says what the bars show.
+func recentWords(e MapExpert) string {
+	selections, tokens := e.recentSum()
+	return "Share of tokens in the latest " + itoa(len(e.Recent)) + " answers, oldest first: " + Count(selections) + " of " + Count(tokens) + " in all"
+}
+
+// recentSum is the selections and tokens of the answers shown.
+func (e MapExpert) recentSum() (selections, tokens int) {
+	for _, r := range e.Recent {
+		selections, tokens = selections+r.Selections, tokens+r.Tokens
+	}
+	return selections, tokens
 }
 
 func (e MapExpert) axis() axis {

@@ -7,6 +7,7 @@ type Report struct {
 	Limits   []string
 	Method   []Term
 	Rerun    string // command that measures the same again
+	Remove   string // command that removes the same experts again; "" = none was
 	Style    string // CSS
 	MinLift  float64
 	Imported bool

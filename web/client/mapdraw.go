@@ -223,7 +223,8 @@ type flat struct {
 	cols, rows             int
 	ratio                  float64
 	pixels, shown, mixed   []byte
-	theme                  mapColors // that shown was made for
+	theme                  mapColors // that shown and hatching were made for
+	hatching               js.Value  // pattern behind cells of which nothing is known
 	times                  []float64
 }
 
@@ -246,8 +247,11 @@ func (r *flat) upload(pixels []byte) {
 	r.shown = nil
 }
 
-// show mixes the colours of the legend with the theme's.
+// show mixes the colours of the legend with the theme's. Cells of which nothing is known stay clear: the hatching is behind.
 func (r *flat) show(c mapColors) {
+	if !r.hatching.Truthy() || r.theme != c {
+		r.hatch(c)
+	}
 	r.theme, r.shown = c, make([]byte, len(r.pixels))
 	mix := func(to []byte, color [3]byte, part int) { // of 100
 		for j := range 3 {
@@ -259,13 +263,39 @@ func (r *flat) show(c mapColors) {
 		p := [3]byte(r.pixels[i : i+3])
 		switch alpha := r.pixels[i+3]; {
 		case alpha == 0:
-			mix(r.shown[i:], c.hatch, 50)
+			mix(r.shown[i:], c.hatch, 50) // for a pulse to fade into
+			r.shown[i+3] = 0
 		case alpha < 128:
 			mix(r.shown[i:], p, 16)
 		default:
 			mix(r.shown[i:], p, 100)
 		}
 	}
+}
+
+// hatch makes the pattern that the shader draws with mod(x + y, 7) < 2.
+func (r *flat) hatch(c mapColors) {
+	const size = 7
+	tile := dom.Document.Call("createElement", "canvas")
+	tile.Set("width", size)
+	tile.Set("height", size)
+	pen := tile.Call("getContext", "2d")
+	pen.Set("fillStyle", rgb(c.ground))
+	pen.Call("fillRect", 0, 0, size, size)
+	pen.Set("fillStyle", rgb(c.hatch))
+	for y := range size {
+		for x := range size {
+			if (x+y)%size < 2 {
+				pen.Call("fillRect", x, y, 1, 1)
+			}
+		}
+	}
+	r.hatching = r.context.Call("createPattern", tile, "repeat")
+}
+
+// rgb is a colour for a style.
+func rgb(c [3]byte) string {
+	return "rgb(" + strconv.Itoa(int(c[0])) + " " + strconv.Itoa(int(c[1])) + " " + strconv.Itoa(int(c[2])) + ")"
 }
 
 func (r *flat) pulse(places []int, now float64) {
@@ -308,10 +338,11 @@ func (r *flat) draw(v *mapview.View, now float64, c mapColors) {
 				glow = 0
 			}
 		}
-		q := r.mixed[4*i : 4*i+3]
-		for j := range q {
+		q := r.mixed[4*i : 4*i+4]
+		for j := range 3 {
 			q[j] = byte((int(q[j])*(256-glow) + int(c.pulse[j])*glow) >> 8)
 		}
+		q[3] = max(q[3], byte(min(255, glow)))
 	}
 	js.CopyBytesToJS(r.bytes, r.mixed)
 	r.small.Call("getContext", "2d").Call("putImageData", r.image, 0, 0)
@@ -322,8 +353,31 @@ func (r *flat) draw(v *mapview.View, now float64, c mapColors) {
 	r.context.Call("beginPath")
 	r.context.Call("rect", v.RulerX*k, v.RulerY*k, v.Width*k, v.Height*k)
 	r.context.Call("clip")
-	r.context.Call("drawImage", r.small, v.Left*k, v.Top*k, v.Cell*float64(r.cols)*k, v.Cell*float64(r.rows)*k)
+	left, top, cell := v.Left*k, v.Top*k, v.Cell*k
+	width, height := cell*float64(r.cols), cell*float64(r.rows)
+	r.context.Set("fillStyle", r.hatching)
+	r.context.Call("fillRect", left, top, width, height)
+	r.context.Call("drawImage", r.small, left, top, width, height)
+	if gap := gapOf(cell); gap > 0 {
+		for col := range r.cols {
+			r.context.Call("clearRect", left+float64(col+1)*cell-gap, top, gap, height)
+		}
+		for row := range r.rows {
+			r.context.Call("clearRect", left, top+float64(row+1)*cell-gap, width, gap)
+		}
+	}
 	r.context.Call("restore")
+}
+
+// gapOf is the room between cells, as the shader leaves it.
+func gapOf(cell float64) float64 {
+	switch {
+	case cell >= 12:
+		return 2
+	case cell >= 5:
+		return 1
+	}
+	return 0
 }
 
 // ink holds the theme's colours as the style sheet has them; empty until read.

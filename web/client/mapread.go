@@ -32,7 +32,7 @@ func (m *expertMap) showLegend() {
 		dom.SetAttr(button, "data-step", strconv.Itoa(i))
 		dom.SetAttr(button, "aria-pressed", strconv.FormatBool(m.hidden>>i&1 == 0))
 		swatch := dom.New("span", "legend-swatch", "")
-		dom.Style(swatch, "--swatch", "rgb("+strconv.Itoa(int(s.Color[0]))+" "+strconv.Itoa(int(s.Color[1]))+" "+strconv.Itoa(int(s.Color[2]))+")")
+		dom.Style(swatch, "--swatch", rgb(s.Color))
 		dom.Flag(swatch, "data-faint", s.Faint)
 		button.Call("append", swatch, dom.New("span", "num", s.Label))
 		box.Call("append", button)
