@@ -346,6 +346,15 @@ func TestChangedFilesFailTheStepOnly(t *testing.T) {
 	if err := step(); err != nil {
 		t.Fatal(err)
 	}
+	resident, shape := 0, m.Info().Shape
+	for cell := range len(shape.Layers) * shape.Experts {
+		if m.Resident(cell/shape.Experts, cell%shape.Experts) {
+			resident++
+		}
+	}
+	if resident != m.Info().ExpertSlots {
+		t.Errorf("%d experts are said to be in memory, which has room for %d", resident, m.Info().ExpertSlots)
+	}
 	if err := os.Chtimes(path, time.Time{}, info.ModTime().Add(time.Second)); err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,10 @@ func (r *Residuals) Unchanged(experts []Expert) bool {
 	}
 	for _, e := range experts {
 		router := slices.Index(r.model.info.Shape.Layers, e.Layer)
-		if router < 0 || r.chosen[router][e.ID/64]>>(e.ID%64)&1 == 1 {
+		if router < 0 || e.ID < 0 || e.ID >= r.model.info.Shape.Experts { // NewBan says what is wrong
+			return false
+		}
+		if r.chosen[router][e.ID/64]>>(e.ID%64)&1 == 1 {
 			return false
 		}
 	}

@@ -118,6 +118,11 @@ func TestRemovingWhatNoRowChoseChangesNothing(t *testing.T) {
 			t.Errorf("removing expert %d, which no row chose, changed logits", id)
 		}
 	}
+	for _, e := range []Expert{{Layer: 99}, {Layer: layers[1], ID: shape.Experts}, {Layer: layers[1], ID: 1 << 16}, {Layer: layers[1], ID: -1}} {
+		if kept.Unchanged([]Expert{e}) {
+			t.Errorf("the removal of %+v, which does not exist, is said to change nothing", e)
+		}
+	}
 	if unchosen == 0 {
 		t.Fatal("every expert was chosen: the test shows nothing")
 	}
