@@ -63,7 +63,7 @@ func Supported() []ISA {
 }
 
 // Resolve turns a name into a family; "" means the best one of this machine, which is never AMX: that is used where it is asked
-// for, since nobody has measured it faster. An unknown name, a family that is not built and one that the processor lacks are
+// for, since it was measured slower than VNNI on one thread (docs/benchmarks.md). An unknown name, a family that is not built and one that the processor lacks are
 // errors that list the usable names.
 func Resolve(name string) (ISA, error) {
 	usable := Supported()
