@@ -57,6 +57,14 @@ type MapExpert struct {
 	Examples                    []Example
 }
 
+// load is the expert's load with its place in the layer.
+func (e MapExpert) load() string {
+	if e.LayerSelections == 0 {
+		return "-"
+	}
+	return evenness(e.Selections, e.LayerSelections, e.Experts) + ", place " + itoa(e.Rank+1) + " of " + itoa(e.Experts)
+}
+
 // RecentAnswer is one expert in one stored answer.
 type RecentAnswer struct {
 	Started            time.Time
