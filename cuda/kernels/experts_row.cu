@@ -206,30 +206,46 @@ template <class F> __device__ __noinline__ void moe_inner(const covey_moe &m, in
   const int ki = covey_ceil(m.inner, F::group) * F::group, ks = covey_ceil(m.shared_inner, F::group) * F::group;
   const int per = covey_ceil(ki, 256), pers = covey_ceil(ks, 256), pieces = pers + routed * per;
   for (;;) {
-    int piece = 0;
-    if (lane == 0) piece = atomicAdd(next_piece, 1);
-    piece = __shfl_sync(0xffffffffu, piece, 0);
-    if (piece >= pieces) return;
-    const bool shared = piece < pers;
-    const int e = shared ? 0 : (piece - pers) / per, i = (shared ? piece : (piece - pers) % per) * 256 + lane * 8;
-    moe_piece x;
-    x.from = (shared ? half.shared : half.inner + (int64_t)e * half.stride) + i;
-    x.left = (shared ? m.shared_inner : m.inner) - i;
-    const int room = (shared ? ks : ki) - i, to = (shared ? m.k * ki : e * ki) + i;
-    uint32_t looks = 0;
-    do { x.look_at(); if (++looks == MOST_LOOKS) __trap(); } while (!x.arrived());
+    int first = 0;                             // two pieces at a time: their latencies overlap
+    if (lane == 0) first = atomicAdd(next_piece, 2);
+    first = __shfl_sync(0xffffffffu, first, 0);
+    if (first >= pieces) return;
+    const int take = min(2, pieces - first);
+    moe_piece x[2];
+    int room[2], to[2], ready_at[2];
     #pragma unroll
-    for (int j = 0; j < 8; j++) if (j >= x.left) x.v[j] = 0.0f;
-    __syncwarp();
-    float scale;
-    int32_t sum;
-    uint2 codes = quantise8<F::group>(x.v, lane, &scale, &sum);
-    if (room > 0) {
-      *(uint2 *)(hq + to) = codes;
-      if (to % F::group == 0) hpairs[to / F::group] = pair_of<F::form>(scale, sum);
+    for (int k = 0; k < 2; k++) {
+      const int piece = min(first + k, pieces - 1);
+      const bool shared = piece < pers;
+      const int e = shared ? 0 : (piece - pers) / per, i = (shared ? piece : (piece - pers) % per) * 256 + lane * 8;
+      x[k].from = (shared ? half.shared : half.inner + (int64_t)e * half.stride) + i;
+      x[k].left = (shared ? m.shared_inner : m.inner) - i;
+      room[k] = (shared ? ks : ki) - i;
+      to[k] = (shared ? m.k * ki : e * ki) + i;
+      ready_at[k] = shared ? 0 : has + e;
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&ready[shared ? 0 : has + e]);
+    uint32_t looks = 0;
+    do {
+      x[0].look_at();
+      x[1].look_at();
+      if (++looks == MOST_LOOKS) __trap();
+    } while (!(x[0].arrived() && x[1].arrived()));
+    #pragma unroll
+    for (int k = 0; k < 2; k++) {
+      if (k == take) break;
+      #pragma unroll
+      for (int j = 0; j < 8; j++) if (j >= x[k].left) x[k].v[j] = 0.0f;
+      __syncwarp();
+      float scale;
+      int32_t sum;
+      uint2 codes = quantise8<F::group>(x[k].v, lane, &scale, &sum);
+      if (room[k] > 0) {
+        *(uint2 *)(hq + to[k]) = codes;
+        if (to[k] % F::group == 0) hpairs[to[k] / F::group] = pair_of<F::form>(scale, sum);
+      }
+      __syncwarp();
+      if (lane == 0) barrier_arrive(&ready[ready_at[k]]);
+    }
   }
 }
 
@@ -267,6 +283,12 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const co
     if (lane == 0) moe_produce<F>(m, s, front, shared_address(ring), slots, shared_address(full), shared_address(empty), chosen, count, entries, warp - WARPS - 1 - MOE_HELPERS);
     return;
   }
+  if (warp > WARPS && m.router) {             // on the way of the choice: no step changes them
+    for (int i = (warp - WARPS - 1) * 32 + lane; i < m.experts; i += MOE_HELPERS * 32) {
+      ((void **)(memory + at.places))[i] = m.table[i];
+      if (m.bias) ((float *)(memory + at.places + 8 * m.experts))[i] = m.bias[i];
+    }
+  }
   wait_for_previous();
 
   if (warp > WARPS) {
@@ -274,18 +296,21 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const co
     const int now = moe_now(m);
     const moe_half half(m, now), other(m, !now);
     for (int64_t i = blockIdx.x * MOE_HELPERS * 32 + helper * 32 + lane; i < covey_moe_exchange(&m); i += grid * MOE_HELPERS * 32) other.inner[i] = unset();
-    if (m.router) route_scores<MOE_HELPERS>(m, half.logits, (float *)(memory + at.scores), helper, lane, 3);
+    int32_t id = -1;
+    float weight = 0;
+    if (m.router) {
+      float *scores = (float *)(memory + at.scores);
+      route_scores<MOE_HELPERS>(m, half.logits, m.bias ? (const float *)(memory + at.places + 8 * m.experts) : 0, scores, helper, lane, 3);
+      route_choose<MOE_HELPERS>(m, scores, (int32_t *)(scores + 1056), helper, lane, 3, &id, &weight);
+    }
     if (helper == 0) {
-      int32_t id = -1;
-      float weight = 0;
       if (m.router) {
-        route_choose(m, (const float *)(memory + at.scores), lane, &id, &weight);
         if (blockIdx.x == 0 && lane < m.k) { m.ids[lane] = id; m.weights[lane] = weight; }
       } else if (lane < m.k) {
         id = __ldcg(m.ids + lane);
         weight = __ldcg(m.weights + lane);
       }
-      const uint8_t *record = lane < m.k && id >= 0 ? (const uint8_t *)m.table[id] : 0;
+      const uint8_t *record = lane < m.k && id >= 0 ? (const uint8_t *)(m.router ? ((void *const *)(memory + at.places))[id] : m.table[id]) : 0;
       if (lane < m.k && id >= 0 && !record) router_fault(m, CANON_FAULT_MISSING);
       uint32_t here = __ballot_sync(0xffffffffu, record != 0);
       if (record) entries[s.has + __popc(here & ((1u << lane) - 1))] = moe_entry{record, weight, 1};

@@ -40,7 +40,7 @@ CANON_FN int64_t covey_moe_exchange(const covey_moe *m) {
   return ((int64_t)m->k * covey_ceil(m->inner, 4) + covey_ceil(m->shared_inner, 4) + covey_ceil(m->experts, 4)) * 4;
 }
 
-typedef struct { int32_t q, pairs, xs, hq, hpairs, part, tots, scores, sel, bars, ring, slots, units; } covey_moe_shared;
+typedef struct { int32_t q, pairs, xs, hq, hpairs, part, tots, scores, places, sel, bars, ring, slots, units; } covey_moe_shared;
 
 enum { COVEY_MOE_PARTS = 3, COVEY_MOE_ENTRIES = 17, COVEY_MOE_SLOTS = 96 };
 
@@ -58,7 +58,9 @@ CANON_FN covey_moe_shared covey_moe_shared_of(const covey_moe *m, int32_t group,
   at = (at + 15) / 16 * 16;
   s.part = at; at += COVEY_MOE_PARTS * s.units * 64;
   s.tots = at; at += COVEY_MOE_ENTRIES * 64;
-  s.scores = at; at += m->router ? (2 * 512 + 32) * 4 : 0;
+  s.scores = at; at += m->router ? (2 * 512 + 48) * 4 : 0;
+  s.places = at; at += m->router ? m->experts * 12 : 0;         // copies of the table and of the bias
+  at = (at + 15) / 16 * 16;
   s.sel = at; at += 16 + COVEY_MOE_ENTRIES * 16;
   s.bars = at; at += (2 * COVEY_MOE_SLOTS + 2 * COVEY_MOE_PARTS + 1 + COVEY_MOE_ENTRIES) * 8;
   at = (at + 127) / 128 * 128;

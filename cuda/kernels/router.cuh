@@ -51,8 +51,8 @@ __device__ __forceinline__ void keep_groups(const covey_moe &m, uint32_t *key, i
 }
 
 // Scores of the experts into memory [512] and the order of their choice scores behind them [512], by WARPS warps with named
-// barrier `bar`. logits may still be on their way from other blocks. memory[1024..] is for what the warps tell each other.
-template <int WARPS> __device__ __forceinline__ void route_scores(const covey_moe &m, const float *logits, float *scores, int warp, int lane, int bar, int row = 0) {
+// barrier `bar`. bias [experts] or null is m.bias or a copy. logits may still be on their way from other blocks. memory[1024..] is for what the warps tell each other.
+template <int WARPS> __device__ __forceinline__ void route_scores(const covey_moe &m, const float *logits, const float *bias, float *scores, int warp, int lane, int bar, int row = 0) {
   const int n = m.experts, thread = warp * 32 + lane;
   uint32_t *key = (uint32_t *)scores + 512;
   float *shared = scores + 1024;
@@ -94,40 +94,70 @@ template <int WARPS> __device__ __forceinline__ void route_scores(const covey_mo
     else if (m.score == 2) v = canon_sigmoidf(v);
     else if (m.score == 3) v = sqrtf(canon_softplusf(v));
     scores[id] = v;
-    uint32_t o = order_of(m.bias ? v + m.bias[id] : v);
+    uint32_t o = order_of(bias ? v + bias[id] : v);
     if (ban && ban[(m.first_ban + id) / 64] >> (m.first_ban + id) % 64 & 1) o = 0;
     key[id] = o;
   }
   warps_sync(bar, WARPS * 32);
 }
 
-// One warp chooses: lane r < k gets the id and the weight of rank r (-1: none left).
-__device__ __forceinline__ void route_choose(const covey_moe &m, const float *scores, int lane, int32_t *id_out, float *weight_out, int row = 0) {
+// Up to how many experts the place of each among all is counted, by all warps; of more, one warp finds the best k times.
+enum { ROUTER_COUNTED = 256 };
+
+// Chooses: lane r < k of the first warp gets the id and the weight of rank r (-1: none left). All WARPS warps call it; chosen is
+// shared memory [16].
+template <int WARPS> __device__ __forceinline__ void route_choose(const covey_moe &m, const float *scores, int32_t *chosen, int warp, int lane, int bar, int32_t *id_out, float *weight_out, int row = 0) {
   const int n = m.experts;
   uint32_t *keys = (uint32_t *)scores + 512;
-  if (m.keep < m.groups) keep_groups(m, keys, lane);
-  uint32_t key[ROUTER_LANES], mine = 0;
-  int32_t id = -1, my_id = -1;
-  #pragma unroll
-  for (int i = 0; i < ROUTER_LANES; i++) {
-    key[i] = i * 32 + lane < n ? keys[i * 32 + lane] : 0;
-    if (key[i] > mine) { mine = key[i]; id = i * 32 + lane; }
+  if (m.keep < m.groups) {
+    if (warp == 0) keep_groups(m, keys, lane);
+    warps_sync(bar, WARPS * 32);
   }
-  #pragma unroll 1
-  for (int r = 0; r < m.k; r++) {
-    uint32_t best = __reduce_max_sync(0xffffffffu, mine);
-    if (!best) { if (lane == 0) router_fault(m, CANON_FAULT_BANNED, row); break; }
-    uint32_t at = __reduce_min_sync(0xffffffffu, mine == best ? (uint32_t)id : 0xffffffffu);
-    if (lane == r) my_id = (int32_t)at;
-    if ((at & 31) == lane) {                 // the owner looks for its next
-      mine = 0;
-      int32_t next = -1;
-      #pragma unroll
-      for (int i = 0; i < ROUTER_LANES; i++) {
-        if (i * 32 + lane == (int)at) key[i] = 0;
-        if (key[i] > mine) { mine = key[i]; next = i * 32 + lane; }
+  int32_t my_id = -1;
+  if (n <= ROUTER_COUNTED) {
+    if (warp == 0 && lane < m.k) chosen[lane] = -1;
+    warps_sync(bar, WARPS * 32);
+    #pragma unroll 1
+    for (int id = warp * 32 + lane; id < n; id += WARPS * 32) {
+      const uint32_t mine = keys[id];
+      int rank = 0, j = 0;
+      #pragma unroll 2
+      for (; j + 4 <= n; j += 4) {
+        uint4 k = *(const uint4 *)(keys + j);
+        rank += (k.x > mine || (k.x == mine && j < id)) + (k.y > mine || (k.y == mine && j + 1 < id)) + (k.z > mine || (k.z == mine && j + 2 < id)) + (k.w > mine || (k.w == mine && j + 3 < id));
       }
-      id = next;
+      for (; j < n; j++) rank += keys[j] > mine || (keys[j] == mine && j < id);
+      if (mine && rank < m.k) chosen[rank] = id;
+    }
+    warps_sync(bar, WARPS * 32);
+    if (warp) return;
+    if (lane < m.k) my_id = chosen[lane];
+    if (__ballot_sync(0xffffffffu, lane < m.k && my_id < 0) && lane == 0) router_fault(m, CANON_FAULT_BANNED, row);
+  } else {
+    if (warp) return;
+    uint32_t key[ROUTER_LANES], mine = 0;
+    int32_t id = -1;
+    #pragma unroll
+    for (int i = 0; i < ROUTER_LANES; i++) {
+      key[i] = i * 32 + lane < n ? keys[i * 32 + lane] : 0;
+      if (key[i] > mine) { mine = key[i]; id = i * 32 + lane; }
+    }
+    #pragma unroll 1
+    for (int r = 0; r < m.k; r++) {
+      uint32_t best = __reduce_max_sync(0xffffffffu, mine);
+      if (!best) { if (lane == 0) router_fault(m, CANON_FAULT_BANNED, row); break; }
+      uint32_t at = __reduce_min_sync(0xffffffffu, mine == best ? (uint32_t)id : 0xffffffffu);
+      if (lane == r) my_id = (int32_t)at;
+      if ((int)(at & 31) == lane) {            // the owner looks for its next
+        mine = 0;
+        int32_t next = -1;
+        #pragma unroll
+        for (int i = 0; i < ROUTER_LANES; i++) {
+          if (i * 32 + lane == (int)at) key[i] = 0;
+          if (key[i] > mine) { mine = key[i]; next = i * 32 + lane; }
+        }
+        id = next;
+      }
     }
   }
   __syncwarp();
@@ -137,8 +167,8 @@ __device__ __forceinline__ void route_choose(const covey_moe &m, const float *sc
     w = canon_expf(w - __shfl_sync(0xffffffffu, w, 0));
     normalise = true;
   }
-  #pragma unroll
-  for (int r = 0; r < 16; r++) {
+  #pragma unroll 4
+  for (int r = 0; r < m.k; r++) {
     float v = __shfl_sync(0xffffffffu, w, r);
     if (__shfl_sync(0xffffffffu, my_id, r) >= 0) sum = sum + v;
   }
