@@ -57,8 +57,9 @@ static covey_launch *row_products(const canon_op *o, int32_t n, covey_rows *f, c
     f->part[0].sum = o[1].dst;
     *used = 2;
   }
-  // Two tiles a block, unless that leaves multiprocessors idle; a warp for each segment, so that all are on their way at once.
-  int32_t most = at_most(rows, FEW_ROWS), each = tiles >= 4 * d->multiprocessors ? 2 : 1, blocks = 0;
+  // Two tiles a block, unless that leaves multiprocessors idle (a norm inside takes longer than that); a warp for each segment, so
+  // that all are on their way at once.
+  int32_t most = at_most(rows, FEW_ROWS), each = f->made == COVEY_CODES && tiles < 2 * d->multiprocessors ? 1 : 2, blocks = 0;
   for (int32_t i = 0; i < k; i++) {
     f->first[i] = blocks;
     blocks += covey_ceil(o[i].m.rows, each * COVEY_TILE);
@@ -66,7 +67,7 @@ static covey_launch *row_products(const canon_op *o, int32_t n, covey_rows *f, c
   int32_t warps = at_most(each * covey_ceil(first->cols, CANON_SEGMENT), 16);
   int64_t shared = few_memory(first, each, 1, most) + (f->made == COVEY_NORMED && most == 1 ? 4 * (int64_t)f->src.width : 0);
   if (shared > d->shared) { *used = 0; return 0; }
-  at = launch(at, COVEY_K_rows_int4_g32 + v, o[0].label, blocks, covey_ceil(rows, FEW_ROWS), 1, (warps < 4 ? 4 : warps) * 32, shared);
+  at = launch(at, COVEY_K_rows_int4_g32 + v, o[0].label, blocks, covey_ceil(rows, FEW_ROWS), 1, (warps < 8 ? 8 : warps) * 32, shared);
   at[-1].more[0] = most;
   at[-1].more[1] = each;
   at[-1].argument.rows = *f;
@@ -79,7 +80,7 @@ covey_launch *covey_fast_product(const canon_op *op, const covey_bucket *b, cons
   if (op->m.group == 0) {
     if (form > CANON_BF16 || op->m.bias || op->m.bias_at) return 0;
     int32_t outputs = op->m.rows / heads, wide = (int64_t)outputs * heads >= WIDE_OUTPUTS && op->m.cols % 8 == 0;
-    if (rows > FLOAT_ROWS) {
+    if (rows > FEW_DENSE) {
       at = put(at, COVEY_K_floats_many_f32 + form, op, covey_ceil(outputs, 8), covey_ceil(rows, 64), heads, 256, 0);
     } else {
       int32_t one = rows == 1, warps = wide ? 8 : 2, kernel = wide ? (one ? COVEY_K_floats_wide1_f32 : COVEY_K_floats_wide8_f32) : one ? COVEY_K_floats_lane1_f32 : COVEY_K_floats_lane8_f32;
@@ -262,9 +263,6 @@ static covey_launch *fuse(const canon_op *o, int32_t n, const covey_bucket *b, c
   if (!(d->fast & COVEY_FAST_PRODUCTS)) return 0;
   if (b->rows <= FEW_DENSE && !o->dst.logits && (o->kind == CANON_OP_NORM || o->kind == CANON_OP_ROPE) && (k = match_heads(o, n, &heads))) {
     *used = k;
-    // What comes behind attention waits for it, its weights need not.
-    for (const canon_op *next = o + k; b->rows <= FEW_ROWS && next < o + n && next < o + k + 6; next++)
-      if (next->kind == CANON_OP_MATMUL && covey_tiled(&next->m)) { heads.ahead = (covey_ahead){next->m.codes, covey_blocks_size(&next->m)}; break; }
     at = launch(at, COVEY_K_heads_ready, o->label, covey_ceil(heads.heads + 2 * heads.kv.heads, HEAD_WARPS), b->rows, 1, HEAD_WARPS * 32, 0);
     at[-1].argument.heads = heads;
     return early(at, d);

@@ -41,6 +41,7 @@ static inline uint32_t __float_as_uint(float v) { uint32_t u; memcpy(&u, &v, 4);
 static inline int32_t __float_as_int(float v) { return (int32_t)__float_as_uint(v); }
 template <class T> static inline T __ldcg(const T *p) { return *p; }
 template <class T> static inline T __ldcs(const T *p) { return *p; }
+template <class T> static inline T __ldg(const T *p) { return *p; }
 static inline int __ffs(uint32_t v) { return __builtin_ffs((int)v); }
 
 extern uint3_ threadIdx, blockIdx, blockDim, gridDim;
@@ -75,6 +76,12 @@ static inline uint32_t __ballot_sync(unsigned, bool v) {
   const uint64_t *all = emulated_exchange(v);
   uint32_t bits = 0;
   for (int l = 0; l < 32; l++) bits |= (uint32_t)(all[l] & 1) << l;
+  return bits;
+}
+static inline uint32_t __match_any_sync(unsigned, int32_t v) {
+  const uint64_t *all = emulated_exchange((uint32_t)v);
+  uint32_t bits = 0;
+  for (int l = 0; l < 32; l++) bits |= (uint32_t)((uint32_t)all[l] == (uint32_t)v) << l;
   return bits;
 }
 static inline bool __all_sync(unsigned mask, bool v) { return __ballot_sync(mask, v) == 0xffffffffu; }

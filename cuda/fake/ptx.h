@@ -38,7 +38,6 @@ static inline void copy16(void *dst, const void *src) { memcpy(dst, src, 16); }
 static inline void copy4(void *dst, const void *src) { memcpy(dst, src, 4); }
 static inline void copies_commit() {}
 template <int LEFT> static inline void copies_wait() {}
-static inline void prefetch_lines(const void *, int64_t) {}
 
 // All threads of the block must take part: there are no barriers of some warps.
 static inline void warps_sync(int, int) { emulated_barrier(); }
@@ -71,4 +70,5 @@ template <class A> static inline void emulated_mma(int32_t d[4], const uint32_t 
 static inline void mma_u8(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4]) { emulated_mma<uint8_t>(d, a, b0, b1, c); }
 static inline void mma_s8(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4]) { emulated_mma<int8_t>(d, a, b0, b1, c); }
 
+static inline void touch(float) {}
 static inline float2 halves(uint32_t v) { return {canon_from_f16((uint16_t)v), canon_from_f16((uint16_t)(v >> 16))}; }

@@ -3,39 +3,77 @@
 // of the combination. CPU twins: engine/canon/ffn.c and combine of rows.c.
 #include "product.h"
 
-// The items of this step: (row, rank) pairs by expert, rows ascending. One block; a thread an expert counts its own. Moves
-// rows * k ids once an expert through the cache.
-COVEY_KERNEL covey_group(COVEY_CONST canon_op op, const covey_program *p) {
-  int32_t rows = rows_of(p, op.dst.logits), k = op.i[1], experts = op.i[0], slots = rows * k;
-  __shared__ int32_t used, filled, count[1024];
+enum { GROUP_WARPS = 16, GROUP_EXPERTS = 1024 };
+
+// The expert of slot s, counted from e0, if it is here and one of the `width` in hand; -1 otherwise.
+static __device__ __forceinline__ int32_t expert_in_hand(const canon_op &op, int32_t s, int32_t end, int32_t e0, int32_t width) {
+  if (s >= end) return -1;
+  int32_t id = op.ids[s];
+  return id >= e0 && id < e0 + width && covey_here(op.table[id]) ? id - e0 : -1;
+}
+
+// The items of this step: (row, rank) pairs by expert, rows ascending. One block of GROUP_WARPS warps, each with a stretch of
+// the slots: counted once and put in place once, GROUP_EXPERTS experts at a time. Dynamic shared memory: GROUP_WARPS + 1
+// integers for each of them. Moves rows * k ids twice.
+COVEY_BOUNDED(GROUP_WARPS * 32) covey_group(COVEY_CONST canon_op op, const covey_program *p) {
+  COVEY_DYNAMIC(int32_t, count);                             // [GROUP_WARPS][width], then the experts' totals and places
+  __shared__ int32_t used, filled;
+  int32_t k = op.i[1], experts = op.i[0], slots = rows_of(p, op.dst.logits) * k, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  int32_t per = (covey_ceil(slots, GROUP_WARPS) + 31) / 32 * 32, from = at_most(warp * per, slots), to = at_most(from + per, slots);
   if (threadIdx.x == 0) used = filled = 0;
   for (int32_t s = threadIdx.x; s < slots; s += blockDim.x) {
     int32_t id = op.ids[s];
     if (id >= 0 && !op.table[id]) fault(p, 0, s / k, CANON_FAULT_MISSING, op.label);
   }
-  for (int32_t e0 = 0; e0 < experts; e0 += blockDim.x) {     // experts beyond the block's threads come in turns
-    int32_t e = e0 + threadIdx.x, n = 0;
-    if (e < experts && covey_here(op.table[e]))
-      for (int32_t s = 0; s < slots; s++) n += op.ids[s] == e;
+  for (int32_t e0 = 0; e0 < experts; e0 += GROUP_EXPERTS) {
+    int32_t width = at_most(experts - e0, GROUP_EXPERTS), *mine = count + warp * width, *total = count + GROUP_WARPS * width;
+    for (int32_t i = threadIdx.x; i < GROUP_WARPS * width; i += blockDim.x) count[i] = 0;
     __syncthreads();
-    count[threadIdx.x] = n;
-    __syncthreads();
-    int32_t start = filled, item = used, all = 0, items = 0;
-    for (int32_t t = 0; t < (int32_t)blockDim.x; t++) {
-      int32_t c = count[t];
-      if (t < (int32_t)threadIdx.x) { start += c; item += c > 0; }
-      all += c;
-      items += c > 0;
-    }
-    if (n) {
-      p->items[item].expert = e;
-      p->items[item].start = start;
-      p->items[item].n = n;
-      for (int32_t s = 0; s < slots; s++)
-        if (op.ids[s] == e) { p->order_row[start] = s / k; p->order_slot[start++] = s; }
+    for (int32_t s = from; s < to; s += 32) {
+      int32_t e = expert_in_hand(op, s + lane, to, e0, width);
+      uint32_t peers = __match_any_sync(FULL, e);
+      if (e >= 0 && lane == __ffs(peers) - 1) mine[e] += __popc(peers);
+      __syncwarp();
     }
     __syncthreads();
-    if (threadIdx.x == 0) { filled += all; used += items; }
+    for (int32_t e = threadIdx.x; e < width; e += blockDim.x) {
+      int32_t n = 0;
+      for (int32_t w = 0; w < GROUP_WARPS; w++) { int32_t c = count[w * width + e]; count[w * width + e] = n; n += c; }
+      total[e] = n;
+    }
+    __syncthreads();
+    if (warp == 0) {
+      int32_t start = filled, item = used;
+      for (int32_t e = lane; e < covey_ceil(width, 32) * 32; e += 32) {
+        int32_t n = e < width ? total[e] : 0, sum = n;
+        for (int h = 1; h < 32; h <<= 1) { int32_t v = __shfl_up_sync(FULL, sum, h); if (lane >= h) sum += v; }
+        uint32_t some = __ballot_sync(FULL, n > 0);
+        if (n) {
+          covey_item *it = p->items + item + __popc(some & ((1u << lane) - 1));
+          it->expert = e0 + e;
+          it->start = start + sum - n;
+          it->n = n;
+        }
+        if (e < width) total[e] = start + sum - n;
+        start += __shfl_sync(FULL, sum, 31);
+        item += __popc(some);
+      }
+      __syncwarp();
+      if (lane == 0) { filled = start; used = item; }
+    }
+    __syncthreads();
+    for (int32_t s = from; s < to; s += 32) {
+      int32_t e = expert_in_hand(op, s + lane, to, e0, width);
+      uint32_t peers = __match_any_sync(FULL, e);
+      if (e >= 0) {
+        int32_t at = total[e] + mine[e] + __popc(peers & ((1u << lane) - 1));
+        p->order_row[at] = (s + lane) / k;
+        p->order_slot[at] = s + lane;
+      }
+      __syncwarp();
+      if (e >= 0 && lane == __ffs(peers) - 1) mine[e] += __popc(peers);
+      __syncwarp();
+    }
     __syncthreads();
   }
   if (threadIdx.x == 0) *p->item_n = used;

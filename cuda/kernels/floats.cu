@@ -158,6 +158,7 @@ template <int FORM> static __device__ __forceinline__ void floats_many(const can
     #pragma unroll
     for (int r = 0; r < 8; r++) acc[i][r] = 0;
   }
+  #pragma unroll 2
   for (int c = lane; c < v.cols; c += 32) {
     float f[8], in[8];
     #pragma unroll

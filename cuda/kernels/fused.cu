@@ -60,14 +60,12 @@ static __device__ __forceinline__ void head_turn(float *x, const covey_heads &f,
   __syncwarp();
 }
 
-enum { HEAD_WARPS = 4, HEAD_DIM = 256, AHEAD = 2048 };
+enum { HEAD_WARPS = 4, HEAD_DIM = 256 };
 
 // Norms, rotation and cache of queries, keys and values: a warp a head. grid (heads of q, k and v / HEAD_WARPS, rows).
 COVEY_BOUNDED(HEAD_WARPS * 32) covey_heads_ready(COVEY_CONST covey_heads f, const covey_program *p) {
   __shared__ float values[HEAD_WARPS][HEAD_DIM];
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, row = blockIdx.y, head = blockIdx.x * HEAD_WARPS + warp, dim = f.kv.dim;
-  for (int64_t i = ((int64_t)(blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x) * AHEAD; i < f.ahead.bytes; i += (int64_t)gridDim.x * gridDim.y * blockDim.x * AHEAD)
-    prefetch_lines(f.ahead.at + i, (uint32_t)(f.ahead.bytes - i < AHEAD ? f.ahead.bytes - i : AHEAD));
   wait_for_previous();
   let_next_start();
   if (row >= p->step.rows || head >= f.heads + 2 * f.kv.heads) return;

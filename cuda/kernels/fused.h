@@ -6,9 +6,6 @@ enum { COVEY_PARTS = 4 };
 // What the rows of a fused product are made of.
 enum { COVEY_CODES, COVEY_VALUES, COVEY_NORMED };   // p->codes as they are; src quantised; src normed and quantised
 
-// Memory that a launch further on reads: asked for early, where the memory would idle. bytes is a multiple of 16.
-typedef struct { const uint8_t *at; int64_t bytes; } covey_ahead;
-
 // One matrix of a product of several: dst = x m^T + bias; sum, if it has data, += dst.
 typedef struct {
   canon_matrix m;
@@ -37,7 +34,6 @@ typedef struct {
   int32_t rot, pairing, offset, angles;   // as CANON_OP_ROPE; angles: table of p->angles, -1 = no rotation
   int32_t layer, label;
   canon_kv kv;
-  covey_ahead ahead;
 } covey_heads;
 
 // CANON_OP_FFN's combination with what follows: sum, if it has data, += dst.

@@ -48,7 +48,7 @@ template <class F> __device__ __forceinline__ void make_codes(const covey_rows &
     int32_t sum;
     #pragma unroll
     for (int h = 0; h < 8; h += 4) {
-      float4 a = mine ? __ldcg((const float4 *)(x + i + h)) : make_float4(0, 0, 0, 0);
+      float4 a = !mine ? make_float4(0, 0, 0, 0) : f.made == COVEY_NORMED && n == 1 ? *(const float4 *)(values + i + h) : __ldcg((const float4 *)(x + i + h));
       v[h] = a.x; v[h + 1] = a.y; v[h + 2] = a.z; v[h + 3] = a.w;
     }
     if (f.made == COVEY_NORMED && mine) {
@@ -56,7 +56,7 @@ template <class F> __device__ __forceinline__ void make_codes(const covey_rows &
       #pragma unroll
       for (int h = 0; h < 8; h++) {
         v[h] = v[h] * factor;
-        if (f.norm) { float w = f.norm[i + h]; v[h] = v[h] * (f.plus_one ? w + 1.0f : w); }
+        if (f.norm) { float w = __ldg(f.norm + i + h); v[h] = v[h] * (f.plus_one ? w + 1.0f : w); }
       }
       if (f.normed.data && blockIdx.x == 0) {
         float *to = f.normed.data + (int64_t)(row0 + r) * f.normed.stride + i;
@@ -89,6 +89,8 @@ template <class F> __device__ __forceinline__ void rows_product(const covey_rows
   v.most = most;
   v.tiles = tiles;
   product_few<F, PRODUCT_DENSE, 0>(v, ((int)blockIdx.x - f.first[k]) * tiles, [&](int8_t *q, int stride, covey_pair *pairs) {
+    if (f.made == COVEY_NORMED && f.norm)      // into the first-level cache, before the row is there
+      for (int i = threadIdx.x * 32; i < f.src.width; i += blockDim.x * 32) touch(__ldg(f.norm + i));
     wait_for_previous();
     let_next_start();
     const int row0 = blockIdx.y * FEW_ROWS, left = (f.logits ? p->step.logit_rows : p->step.rows) - row0;

@@ -103,8 +103,8 @@ __device__ __forceinline__ bool is_unset(float v) { return __float_as_int(v) == 
 __device__ __forceinline__ void wait_for_previous() { COVEY_OVERLAP("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void let_next_start() { COVEY_OVERLAP("griddepcontrol.launch_dependents;" ::: "memory"); }
 
-// Asks for memory that a later launch reads, into the second-level cache: bytes and the address are multiples of 16.
-__device__ __forceinline__ void prefetch_lines(const void *p, uint32_t bytes) { COVEY_OVERLAP("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory"); }
+// A value that was read for its cache line's sake.
+__device__ __forceinline__ void touch(float v) { asm volatile("" ::"f"(v)); }
 
 // Two numbers of half precision.
 __device__ __forceinline__ float2 halves(uint32_t v) {
