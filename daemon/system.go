@@ -66,9 +66,13 @@ func (s *Server) describe(v *web.System, took time.Duration) {
 	}
 	var heap runtime.MemStats
 	runtime.ReadMemStats(&heap)
+	weights := "all in RAM: every expert is a hit"
+	if info.ExpertSlots > 0 {
+		weights = fmt.Sprintf("room for %d of %d experts; the others are read from disk when a router chooses them", info.ExpertSlots, len(info.Shape.Layers)*info.Shape.Experts)
+	}
 	v.Memory = []web.MemoryPart{
-		{Name: "Weights", Bytes: info.Bytes, Note: "all in RAM: every expert is a hit"},
-		{Name: "KV cache", Bytes: -1, Note: fmt.Sprintf("%d of %d tokens in use, form %s", st.KVTokensUsed, st.KVTokens, cmp.Or(s.cfg.KV, "f16"))},
+		{Name: "Weights", Bytes: info.Bytes, Note: weights},
+		{Name: "KV cache", Bytes: int64(st.KVTokensUsed) * info.KVBytes, Note: fmt.Sprintf("%d of %d tokens in use, form %s; %s when full", st.KVTokensUsed, st.KVTokens, cmp.Or(s.cfg.KV, "f16"), web.Bytes(int64(st.KVTokens)*info.KVBytes))},
 		{Name: "Go heap", Bytes: int64(heap.HeapInuse), Note: "pages, history, tokenizer; measured now"},
 	}
 	v.Load = []web.Fact{

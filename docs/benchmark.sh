@@ -81,8 +81,8 @@ c=$(seconds)
 row "start to listening / to ready" "$(between "$a" "$b") s / $(between "$a" "$c") s" "covey serve, then /readyz"
 row "memory when ready" "$(($(awk '/VmRSS/ { print $2 }' /proc/$pid/status) / 1024)) MiB resident" "VmRSS of covey serve"
 cpu() { awk '{ print $14 + $15 }' /proc/$pid/stat; }
-a=$(cpu); sleep 10; b=$(cpu)
-row "idle daemon over 10 s" "$(awk -v a="$a" -v b="$b" 'BEGIN { printf "%.2f", (b - a) / 10 }') % of one core" "utime + stime of covey serve"
+a=$(cpu); sleep 60; b=$(cpu)
+row "idle daemon over 60 s" "$(awk -v a="$a" -v b="$b" 'BEGIN { printf "%.2f", (b - a) / 60 }') % of one core" "utime + stime of covey serve"
 kill $pid && wait $pid || true
 
 out=$($covey atlas run --model $model --out "$data/atlas.json" --json | tail -1)

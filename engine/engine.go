@@ -53,6 +53,7 @@ type ModelInfo struct {
 	Active        int64       // weights read for one token
 	BytesPerToken int64       // weight bytes read for one decoded token at batch 1
 	Bytes         int64       // weight bytes resident
+	KVBytes       int64       // KV bytes of one token
 	ExpertSlots   int         // expert records that fit, where experts are read on demand; 0 = all are resident
 	ISA           string      // kernel family in use
 	Threads       int
