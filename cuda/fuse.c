@@ -249,7 +249,7 @@ static int32_t match_moe_row(const canon_op *o, int32_t n, const covey_place *d,
 
 int32_t covey_most_launches(const canon_op *ops, int32_t n) {
   int32_t most = 0;
-  for (int32_t i = 0; i < n; i++) most += ops[i].kind == CANON_OP_FFN || ops[i].kind == CANON_OP_ATTENTION ? MOST_LAUNCHES : 2;
+  for (int32_t i = 0; i < n; i++) most += ops[i].kind == CANON_OP_FFN || ops[i].kind == CANON_OP_ATTENTION || ops[i].kind == CANON_OP_INDEX ? MOST_LAUNCHES : 2;
   return most;
 }
 

@@ -116,3 +116,17 @@ func TestOracleOnTheDevice(t *testing.T) {
 		t.Errorf("device %+v, CPU %+v, %v", report, host, err)
 	}
 }
+
+// The bundled model gives the CPU's logits on one device and on several.
+func TestTheBundledModelEqualsTheCPU(t *testing.T) {
+	if !realDevice() {
+		t.Skip("NOT TESTED HERE: the emulated driver takes minutes")
+	}
+	dir := filepath.Join("..", "models", "smollm2-moe-32x")
+	want := hashes(t, dir, model.Options{Context: 512}, 1, 32)
+	for _, way := range append([]Options{{}}, several(t)...) {
+		if got := hashes(t, dir, model.Options{Context: 512, Backend: open(t, way)}, 5, 70); !slices.Equal(got, want) {
+			t.Errorf("%+v: hashes %.8s, the CPU's are %.8s", way, got, want)
+		}
+	}
+}

@@ -129,6 +129,7 @@ int32_t covey_plan_one(const canon_op *op, const covey_bucket *b, const covey_pl
       if ((op->table && !known_record(&op->routed)) || (op->shared_block && !known_record(&op->shared))) return -1;
       at = feed_forward(op, b, d, at);
       break;
+    case COVEY_OP_DRAW: at = put(at, COVEY_K_draw, op, b->logit_rows, 1, 1, 1024, 0); break;
     case CANON_OP_INDEX: at = indexer(op, b, at); break;
     case CANON_OP_POOL: at = put(at, COVEY_K_pool, op, b->rows, covey_ceil(op->dst.width, 64), 1, 64, 0); break;
     case CANON_OP_ENTRY: at = put(at, COVEY_K_entry, op, b->rows, 1, 1, ROW_THREADS, 4 * (int64_t)op->src.width); break;

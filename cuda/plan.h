@@ -9,7 +9,7 @@
   X(angles_table) X(embed) X(norm) X(layer_norm) X(quantise) X(matmul) X(heads) X(copy) X(rope) X(kv_append) X(attend) X(attend_split)   \
   X(attend_join) X(elementwise) X(router) X(group) X(routed_up) X(routed_inner) X(routed_down) X(shared_up)                \
   X(shared_inner) X(shared_down) X(combine) X(gather) X(check) X(index_score) X(index_select) X(pool) X(entry) X(mix_weights) X(mix_in)   \
-  X(mix_out) X(delta_mix) X(delta)
+  X(mix_out) X(delta_mix) X(delta) X(draw)
 #define COVEY_GROUPS(X, name) X(name##_int4_g32) X(name##_int4_g64) X(name##_int4_g128) X(name##_int8_g32) X(name##_int8_g64) X(name##_int8_g128)
 #define COVEY_FLOATS(X, name) X(name##_f32) X(name##_f16) X(name##_bf16)
 #define COVEY_SCALES(X, name) X(name##_f16) X(name##_bf16)
@@ -34,6 +34,7 @@ typedef struct {
   int32_t split;           // whether p->partial has room for rows * blocks of every attention
   int32_t pages;           // of the program: most pages of a sequence
   int32_t scored;          // of the program: rows that p->scores has room for
+  int32_t draws;           // whether tokens are drawn and the logits stay
 } covey_bucket;
 
 // What plans depend on beside the step.
@@ -55,6 +56,9 @@ typedef struct {
   int32_t more[2];         // third and fourth argument of the kernels that have them
   covey_argument argument; // device addresses
 } covey_launch;
+
+// Beside the operations of engine.h: draws a token behind each row of src, the logits.
+enum { COVEY_OP_DRAW = 1000 };
 
 const char *covey_kernel_name(int32_t kernel);
 // The family of a fast kernel; a device has all of a family or uses none of it.

@@ -10,6 +10,7 @@ import "C"
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -42,6 +43,11 @@ type runner struct {
 	shares []*share // of the other devices
 	bounce bounce
 
+	logits   *canon.Array  // what tokens are drawn from; nil = nothing, or nobody knows which
+	tokens   C.CUdeviceptr // [logit rows] drawn
+	last     []int32       // drawn in the last step; nil = none
+	drawings int64         // where the step's drawings lie
+
 	choices C.CUdeviceptr  // ids and weights of the running step, packed for its bucket
 	results unsafe.Pointer // pinned
 	plans   map[C.covey_bucket]*plan
@@ -62,6 +68,9 @@ func (r *runner) Run(s *canon.Step) error {
 	}
 	rows, logits, blocks := r.fill(s)
 	bucket := r.bucket(rows, logits, blocks)
+	if r.draws(s) {
+		bucket.draws = 1
+	}
 	graph := !r.b.options.Launches && bucket.rows <= graphRows
 	run := func(graph bool) error {
 		return r.b.do("step", r.b.options.Watchdog, func() error { return r.run(bucket, graph) })
@@ -74,6 +83,12 @@ func (r *runner) Run(s *canon.Step) error {
 		return err
 	}
 	plan := r.plans[bucket]
+	if r.last = nil; bucket.draws != 0 {
+		r.last = slices.Clone(unsafe.Slice((*int32)(unsafe.Add(r.results, plan.drawn)), logits))
+		if err := r.undrawn(); err != nil {
+			return err
+		}
+	}
 	for _, d := range plan.downloads {
 		n := rows
 		if d.array.Logits {
@@ -84,6 +99,50 @@ func (r *runner) Run(s *canon.Step) error {
 		}
 	}
 	return r.p.Faults(unsafe.Slice((*int32)(r.results), 2*rows))
+}
+
+// Drawn is canon.Drawer's.
+func (r *runner) Drawn() []int32 { return r.last }
+
+// undrawn brings the logits that the device could not draw from.
+func (r *runner) undrawn() error {
+	if !slices.Contains(r.last, -1) {
+		return nil
+	}
+	from, err := find(r.blocks, r.logits.At)
+	if err != nil {
+		return err
+	}
+	return r.b.do("logits", r.b.options.Watchdog, func() error {
+		for i, token := range r.last {
+			if token >= 0 {
+				continue
+			}
+			at := int64(i) * r.logits.Stride
+			if err := call("cuMemcpyDtoH", func() error {
+				return cu.MemcpyDtoH(unsafe.Add(r.logits.At, at), cu.DevicePtr(from)+cu.DevicePtr(at), r.logits.Width)
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// draws says whether all tokens of a step are drawn on the device, and writes down how.
+func (r *runner) draws(s *canon.Step) bool {
+	if r.logits == nil || len(s.Draws) == 0 {
+		return false
+	}
+	list := unsafe.Slice((*C.covey_drawing)(unsafe.Add(r.step, r.drawings)), len(s.Draws))
+	for i, d := range s.Draws {
+		if d == nil || !d.Plain() || !(d.Temperature >= 0) {
+			return false
+		}
+		list[i] = C.covey_drawing{temperature: C.float(d.Temperature), top_p: C.float(d.TopP), min_p: C.float(d.MinP),
+			top_k: C.int32_t(min(max(d.TopK, 0), int(r.logits.Width/4))), seed: C.uint64_t(d.Seed), choice: C.uint32_t(d.Choice), position: C.uint32_t(d.Position)}
+	}
+	return true
 }
 
 // Zero clears one page of a cache.

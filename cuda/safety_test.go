@@ -60,18 +60,53 @@ func TestEveryDriverCallMayFail(t *testing.T) {
 
 func everyCallMayFail(t *testing.T, o Options, stride int64) {
 	g := small(t)
-	steps := []*canon.Step{g.step(0, 3, 2), g.step(3, 1, 2), g.step(4, 1, 2), g.step(5, 1, 2)}
+	steps := []*canon.Step{g.step(0, 3, 2)}
+	for at := 3; at < 9; at++ {
+		steps = append(steps, g.step(at, 1, 2))
+	}
 	host := must(canon.CPU.Load(g.p))
 	var want []string
 	for _, s := range steps {
 		want = append(want, g.outcome(s, host.Run(s)))
 	}
-	answer := func() (err error) {
+	defer FailAfter(0)
+	walk := func(what string, stride int64, f func() error) {
+		t.Helper()
+		FailAfter(0)
+		before := Calls()
+		if err := f(); err != nil {
+			t.Fatal(err)
+		}
+		calls, same := Calls()-before, 0
+		for n := int64(1); n <= calls; n += stride {
+			FailAfter(n)
+			err := f()
+			var e *Error
+			if err == nil {
+				same++
+			} else if !errors.As(err, &e) || e.Call == "" || !e.Injected {
+				t.Errorf("%s, call %d of %d: %v", what, n, calls, err)
+			}
+		}
+		FailAfter(0)
+		t.Logf("%s: %d calls, every %dth made to fail, %d failures made good", what, calls, stride, same)
+		if same == 0 && what != "opening" {
+			t.Errorf("%s: no failure was made good", what)
+		}
+	}
+	opening := stride
+	if realDevice() {
+		opening *= 17 // a context takes a quarter of a second
+	}
+	walk("opening", opening, func() error {
 		b, err := Open(0, o)
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, b.Close()) }()
+		return b.Close()
+	})
+	b := open(t, o)
+	walk("an answer", stride, func() (err error) {
 		r, err := b.Load(g.p)
 		if err != nil {
 			return err
@@ -87,28 +122,34 @@ func everyCallMayFail(t *testing.T, o Options, stride int64) {
 			}
 		}
 		return nil
+	})
+}
+
+// A step that takes longer than the watchdog allows loses a real device too.
+func TestAStepBeyondTheWatchdogLosesTheDevice(t *testing.T) {
+	if !realDevice() {
+		t.Skip("NOT TESTED HERE: the emulated driver has TestAHungDeviceIsLostAndStaysSo")
 	}
-	defer FailAfter(0)
-	FailAfter(0)
-	before := Calls()
-	if err := answer(); err != nil {
+	const width = 4096
+	g := newRig(t, canon.Limits{Rows: 256})
+	x, y := g.input(width, false), g.p.Buffer(width)
+	m := must(g.arena.Pack(g.weight(canon.F32, width, width, 0, 0)))
+	for range 64 { // about a second of the plain kernel
+		g.p.MatMul(y, x, m, nil)
+	}
+	if err := g.p.Build(); err != nil {
 		t.Fatal(err)
 	}
-	calls, same := Calls()-before, 0
-	for n := int64(1); n <= calls; n += stride {
-		FailAfter(n)
-		err := answer()
-		var e *Error
-		if err == nil {
-			same++
-		} else if !errors.As(err, &e) || e.Call == "" || !e.Injected {
-			t.Errorf("call %d of %d: %v", n, calls, err)
-		}
+	b := must(Open(0, Options{Plain: true, Watchdog: 20 * time.Millisecond}))
+	r := must(b.Load(g.p))
+	start := time.Now()
+	if err := r.Run(g.step(0, 256, 0)); !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), "no answer within") {
+		t.Errorf("step of %v: %v", time.Since(start), err)
 	}
-	t.Logf("%d calls, %d failures made good", calls, same)
-	if same == 0 {
-		t.Error("no failure of a step was made good")
+	if err := errors.Join(r.Close(), b.Close()); err != nil {
+		t.Errorf("closing a lost device: %v", err)
 	}
+	time.Sleep(3 * time.Second) // what the device still runs must end before the memory of the host goes
 }
 
 func TestOutOfMemoryNamesTheLineOfTheLedger(t *testing.T) {

@@ -41,6 +41,7 @@ type plan struct {
 	copies    []transfer
 	downloads []download
 	used      int
+	drawn     int64 // where in pinned memory drawn tokens lie
 	graph     C.CUgraphExec
 }
 
@@ -115,7 +116,10 @@ func (r *runner) plan(bucket C.covey_bucket) (*plan, error) {
 		p.copies = append(p.copies, transfer{r.choices, unsafe.Add(r.results, faults), packed})
 	}
 	at := faults + packed
-	for _, a := range r.image.Kept {
+	for i, a := range r.image.Kept {
+		if bucket.draws != 0 && &r.image.Kept[i] == r.logits {
+			continue
+		}
 		rows := int64(bucket.rows)
 		if a.Logits {
 			rows = int64(bucket.logit_rows)
@@ -133,6 +137,15 @@ func (r *runner) plan(bucket C.covey_bucket) (*plan, error) {
 	}
 
 	ops := slices.Clone(r.ops)
+	if bucket.draws != 0 {
+		from, err := find(r.blocks, r.logits.At)
+		if err != nil {
+			return nil, err
+		}
+		ops = append(ops, C.canon_op{kind: C.COVEY_OP_DRAW, label: ops[len(ops)-1].label,
+			src: C.canon_buffer{data: (*C.float)(address(from)), width: C.int32_t(r.logits.Width / 4), stride: C.int32_t(r.logits.Stride / 4), logits: 1}})
+		p.copies, p.drawn = append(p.copies, transfer{r.tokens, unsafe.Add(r.results, at), int64(bucket.logit_rows) * 4}), at
+	}
 	for i := range ops {
 		if op := &ops[i]; op.kind == C.CANON_OP_ROUTER || op.kind == C.CANON_OP_FFN {
 			op.ids, op.weights = (*C.int32_t)(address(places[unsafe.Pointer(op.ids)])), (*C.float)(address(places[unsafe.Pointer(op.weights)]))
@@ -339,8 +352,20 @@ func (r *runner) allocate(l *loader, places [][]int) error {
 		results += int64(lim.Rows) * a.Width
 	}
 	choices := results - int64(lim.Rows)*8
-	for _, a := range r.image.Kept {
+	rows := 0
+	for i, a := range r.image.Kept {
 		results += int64(lim.Rows) * a.Stride
+		if a.Logits {
+			r.logits = &r.image.Kept[i]
+			rows++
+		}
+	}
+	if rows > 1 {
+		r.logits = nil // nobody has said which of them are logits
+	}
+	results += int64(lim.LogitRows) * 4
+	if r.logits != nil {
+		r.drawings = place(lim.LogitRows * C.sizeof_covey_drawing)
 	}
 	if err != nil {
 		return err
@@ -349,6 +374,10 @@ func (r *runner) allocate(l *loader, places [][]int) error {
 	if r.state, err = r.memory.take("scratch", r.sent); err != nil {
 		return err
 	}
+	if r.tokens, err = r.memory.take("scratch", int64(lim.LogitRows)*4); err != nil {
+		return err
+	}
+	p.drawings, p.drawn = (*C.covey_drawing)(address(r.state+C.CUdeviceptr(r.drawings))), (*C.int32_t)(address(r.tokens))
 	if r.choices, err = r.memory.take("scratch", choices); err != nil {
 		return err
 	}

@@ -161,15 +161,25 @@ func (c *kernelsCmd) Run(con *console) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	rates, err := kernelSpeeds(c.ISA, c.Threads, c.Runs)
+	backend, err := openDevice(c.Device)
 	if err != nil {
-		return inputError("bench", "choose another --isa", "measuring kernels", err)
+		return err
+	}
+	defer closeDevice(backend)
+	read, err := c.read(c.ISA, c.Threads)
+	var rates []kernelRate
+	if err == nil {
+		rates, err = kernelSpeeds(backend, c.ISA, c.Threads, c.Runs, median(read))
+	}
+	if err != nil {
+		return inputError("bench", "choose another --isa or --device", "measuring kernels", err)
 	}
 	if c.JSON {
-		return con.json(map[string]any{"kernels": rates, "runs": c.Runs, "version": version})
+		return con.json(map[string]any{"kernels": rates, "read_gb_s": median(read), "device": backend.Name(), "runs": c.Runs, "version": version})
 	}
 	for _, r := range rates {
-		fmt.Fprintf(con.out, "%-5s [%d, %d] x %2d rows  %7.1f GB/s of weights (%.1f to %.1f)  %7.1f Gop/s\n", r.Form, r.Out, r.In, r.Rows, r.GBs, slices.Min(r.RunsGBs), slices.Max(r.RunsGBs), r.Gops)
+		fmt.Fprintf(con.out, "%-5s [%d, %d] x %2d rows  %7.1f GB/s of weights (%.1f to %.1f), %3.0f %% of reading alone  %7.1f Gop/s\n",
+			r.Form, r.Out, r.In, r.Rows, r.GBs, slices.Min(r.RunsGBs), slices.Max(r.RunsGBs), 100*r.Fraction, r.Gops)
 	}
 	return nil
 }

@@ -98,6 +98,8 @@ static inline uint32_t __reduce_min_sync(unsigned, uint32_t v) {
 }
 static inline void __trap() { __builtin_trap(); }
 static inline int32_t atomicCAS(int32_t *at, int32_t compare, int32_t v) { int32_t old = *at; if (old == compare) *at = v; return old; }
+static inline uint32_t atomicMax(uint32_t *at, uint32_t v) { uint32_t old = *at; *at = old > v ? old : v; return old; }
+static inline int32_t atomicMin(int32_t *at, int32_t v) { int32_t old = *at; *at = old < v ? old : v; return old; }
 static inline int32_t atomicAdd(int32_t *at, int32_t v) { int32_t old = *at; *at += v; return old; }
 static inline int32_t __dp4a(int32_t a, int32_t b, int32_t c) {
   for (int i = 0; i < 4; i++) c += (int32_t)(int8_t)(a >> 8 * i) * (int32_t)(int8_t)(b >> 8 * i);

@@ -37,6 +37,9 @@ typedef struct { int32_t expert, start, n; } covey_item;
 
 typedef struct { float *cosine, *sine; const float *inv, *long_inv; int32_t rot; double factor, long_factor; } covey_angles;   // long_inv null = one for all lengths
 
+// How the token behind a row of logits is drawn (canon_sampling without changes to the logits).
+typedef struct { float temperature, top_p, min_p; int32_t top_k; uint64_t seed; uint32_t choice, position; } covey_drawing;
+
 // One program's state in device memory. Sized once for the largest step.
 typedef struct {
   canon_step step;                   // arrays in device memory; bans hold device addresses
@@ -51,6 +54,8 @@ typedef struct {
   float *scores;                     // indexer: [some rows, score_stride]
   int32_t score_stride;
   float *mixed;                      // delta net: [rows, channels] behind the convolution
+  const covey_drawing *drawings;     // [logit rows]
+  int32_t *drawn;                    // [logit rows] tokens; -1 = the host must choose
 } covey_program;
 
 // Whether a table's entry is a record that lies on this device; 1 stands for one on another device, null for none anywhere.

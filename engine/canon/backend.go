@@ -34,6 +34,14 @@ type Runner interface {
 	Close() error
 }
 
+// Drawer is a runner that draws tokens where the logits are (Step.Draws) and then keeps those to itself.
+type Drawer interface {
+	Runner
+	// Drawn are the tokens of the last step's logit rows: -1 where none was drawn and the logits lie in the program's memory.
+	// Nil if the step drew none. Valid until the next step.
+	Drawn() []int32
+}
+
 // CPU is the backend of this package.
 var CPU Backend = cpu{}
 

@@ -43,6 +43,11 @@ type SampleParams struct {
 	Presence  float32
 }
 
+// Plain says that nothing changes the logits before the draw: no bias, no penalty.
+func (p *SampleParams) Plain() bool {
+	return len(p.BiasIDs) == 0 && (p.Repetition == 0 || p.Repetition == 1 || len(p.SeenIDs) == 0) && (p.Frequency == 0 && p.Presence == 0 || len(p.CountIDs) == 0)
+}
+
 // sampleScratch keeps candidate lists between draws; a list for a large vocabulary is a megabyte.
 var sampleScratch sync.Pool
 

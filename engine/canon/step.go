@@ -64,8 +64,11 @@ type Step struct {
 	Pages     [][]int32 // [slots] KV page ids of each sequence; page i holds positions 64i..64i+63
 	States    []int32   // [slots] slot of each sequence in the program's State; nil where it has none
 	LogitRows []int32   // rows whose logits are wanted; their order is the order of logit buffers
-	Long      []bool    // [slots] Ropes with frequencies for long sequences turn the slot's rows by those; nil = no slot. All rows of a sequence must be run alike
-	Banned    []*Ban    // [slots] experts removed from the routers' choice; nil = none at all, a nil entry = none for it
+	// Draws are the draws for logit rows of which nobody wants more than the token behind them: a Drawer may make them. Nil, or a
+	// nil entry: the logits themselves are wanted.
+	Draws  []*SampleParams // [len(LogitRows)]
+	Long   []bool          // [slots] Ropes with frequencies for long sequences turn the slot's rows by those; nil = no slot. All rows of a sequence must be run alike
+	Banned []*Ban          // [slots] experts removed from the routers' choice; nil = none at all, a nil entry = none for it
 }
 
 // Rows is the number of token positions.
@@ -171,6 +174,8 @@ func (p *Program) check(s *Step) error {
 		return bad("%d rows; 1 to %d are possible", rows, p.lim.Rows)
 	case len(s.Positions) != rows || len(s.Sequence) != rows:
 		return bad("%d tokens with %d positions and %d sequences", rows, len(s.Positions), len(s.Sequence))
+	case s.Draws != nil && len(s.Draws) != len(s.LogitRows):
+		return bad("draws for %d of %d logit rows", len(s.Draws), len(s.LogitRows))
 	case len(s.LogitRows) > p.lim.LogitRows:
 		return bad("%d logit rows of at most %d", len(s.LogitRows), p.lim.LogitRows)
 	case len(s.Pages) > p.lim.Sequences:

@@ -18,7 +18,8 @@ type Ban = canon.Ban
 
 // Output is what a step computed. All slices view memory of the model and stay valid until the next Step.
 type Output struct {
-	Logits  [][]float32 // [len(Batch.LogitRows)][vocab]
+	Logits  [][]float32 // [len(Batch.LogitRows)][vocab]; void where a token was drawn
+	Drawn   []int32     // [len(Batch.LogitRows)] tokens that the backend drew of Batch.Draws, -1 where it did not; nil = none
 	Faults  []error     // [rows] why a row's numbers are worthless (errors of canon: ErrNonFinite, ...), or nil; the slice is nil when all rows are fine
 	IDs     []uint16    // [rows, MoE layers, k] chosen experts in rank order
 	Weights []float32   // [rows, MoE layers, k] their combination weights

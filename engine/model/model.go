@@ -324,6 +324,10 @@ func (m *Model) Step(b *Batch) (*Output, error) {
 	for i := range b.LogitRows {
 		out.Logits = append(out.Logits, m.forward.logits.Row(i))
 	}
+	out.Drawn = nil
+	if d, ok := m.runner.(canon.Drawer); ok {
+		out.Drawn = d.Drawn()
+	}
 	m.gather(b)
 	return out, nil
 }

@@ -34,9 +34,8 @@ func NewState(p Params, choice int, prompt []int32) *State {
 	return s
 }
 
-// Choose draws the token for a position from logits [vocab], which it leaves alone. The error wraps canon.ErrNonFinite
-// if a logit is infinite or undefined.
-func (s *State) Choose(logits []float32, position int) (int32, error) {
+// Draw is the draw of the token for a position. It is the state's own and valid until Add.
+func (s *State) Draw(position int) *canon.SampleParams {
 	p := &s.params
 	p.Position = uint32(position)
 	if s.seen {
@@ -45,7 +44,13 @@ func (s *State) Choose(logits []float32, position int) (int32, error) {
 	if s.count {
 		p.CountIDs, p.Counts = s.window.answer.ids, s.window.answer.counts
 	}
-	return canon.Sample(logits, p)
+	return p
+}
+
+// Choose draws the token for a position from logits [vocab], which it leaves alone. The error wraps canon.ErrNonFinite
+// if a logit is infinite or undefined.
+func (s *State) Choose(logits []float32, position int) (int32, error) {
+	return canon.Sample(logits, s.Draw(position))
 }
 
 // Add tells the state which token the answer went on with.

@@ -79,6 +79,9 @@ func (q *sequence) decodes() bool { return q.left() == 1 && len(q.tokens) > q.pr
 // wantsLast says whether the logits of the last row of tokens are used.
 func (q *sequence) wantsLast() bool { return q.req.MaxTokens > 0 || q.req.Hash }
 
+// onlyToken says whether of the last row's logits nothing is wanted but the token that they choose.
+func (q *sequence) onlyToken() bool { return q.req.MaxTokens > 0 && !q.req.Hash && q.req.Logprobs < 0 }
+
 // wantsPrompt says whether the logits of a prompt row before the last are used.
 func (q *sequence) wantsPrompt(position int) bool {
 	return q.req.PromptLogprobs && position >= q.recorded && position < q.prompt-1
@@ -112,9 +115,9 @@ type choice struct {
 	err     error
 }
 
-// choose takes the logits of the last row: it hashes them, and chooses the next token. Different sequences may choose at the
+// choose takes the logits of the last row: it hashes them, and chooses the next token unless one was drawn. Different sequences may choose at the
 // same time.
-func (q *sequence) choose(logits []float32, eos []int32) {
+func (q *sequence) choose(logits []float32, drawn int32, eos []int32) {
 	if q.hash != nil {
 		canon.HashBits(q.hash, logits)
 	}
@@ -122,7 +125,10 @@ func (q *sequence) choose(logits []float32, eos []int32) {
 		return
 	}
 	c, position := choice{}, len(q.tokens)
-	if c.token, c.err = q.state.Choose(logits, position); c.err != nil {
+	if c.token = drawn; drawn < 0 {
+		c.token, c.err = q.state.Choose(logits, position)
+	}
+	if c.err != nil {
 		c.err = fmt.Errorf("sched: choosing the token for position %d: %w", position, c.err)
 	} else if c.ends = !q.req.IgnoreEOS && slices.Contains(eos, c.token); !c.ends && q.req.Logprobs >= 0 {
 		if c.logprob, c.top, c.err = sample.Logprobs(logits, c.token, q.req.Logprobs); c.err != nil {

@@ -21,6 +21,7 @@ type part struct {
 	q      *sequence
 	row, n int
 	logits [][]float32 // of the rows that want them
+	drawn  int32       // token that the model drew behind the last of them; -1 = none
 }
 
 // plan chooses the rows of the next step and leaves them in batch and parts, which stay empty if there is nothing to do.
@@ -28,6 +29,7 @@ func (s *Scheduler) plan() {
 	s.parts = s.parts[:0]
 	b := &s.batch
 	b.Tokens, b.Positions, b.Sequence, b.Pages, b.LogitRows, b.Banned = b.Tokens[:0], b.Positions[:0], b.Sequence[:0], b.Pages[:0], b.LogitRows[:0], nil
+	b.Draws = b.Draws[:0]
 	b.States, b.Long, b.Keep, b.From = b.States[:0], b.Long[:0], nil, nil
 	s.reserve()
 	var decode, prefill, background, resumed []*sequence
@@ -153,6 +155,11 @@ func (s *Scheduler) add(q *sequence, n int) int {
 				break
 			}
 			b.LogitRows = append(b.LogitRows, int32(at+i))
+			var draw *canon.SampleParams
+			if last && q.onlyToken() {
+				draw = q.state.Draw(len(q.tokens))
+			}
+			b.Draws = append(b.Draws, draw)
 		}
 		b.Tokens = append(b.Tokens, q.tokens[position])
 		b.Positions = append(b.Positions, int32(position))
@@ -261,6 +268,10 @@ func (s *Scheduler) choose(out *model.Output) {
 		p := &s.parts[i]
 		for next < len(s.batch.LogitRows) && int(s.batch.LogitRows[next]) < p.row+p.n {
 			p.logits = append(p.logits, out.Logits[next])
+			p.drawn = -1
+			if out.Drawn != nil {
+				p.drawn = out.Drawn[next]
+			}
 			next++
 		}
 		if p.n == p.q.left() && p.q.wantsLast() {
@@ -271,7 +282,7 @@ func (s *Scheduler) choose(out *model.Output) {
 	work := func() {
 		for i := int(taken.Add(1)) - 1; i < len(s.due); i = int(taken.Add(1)) - 1 {
 			p := s.due[i]
-			p.q.choose(p.logits[len(p.logits)-1], s.o.EOS)
+			p.q.choose(p.logits[len(p.logits)-1], p.drawn, s.o.EOS)
 		}
 	}
 	var group sync.WaitGroup
