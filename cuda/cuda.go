@@ -9,7 +9,10 @@
 // ErrNotBuilt. With it the program still starts without a driver: libcuda/ holds an archive of jumps that finds libcuda.so.1
 // at run time, and then there are no devices.
 //
-// One goroutine a device is locked to an operating system thread that holds the device's context; everything that enters the
+// Several devices run one program: the first one everything, the others their share of the routed experts (spread.go). Where nobody
+// wants more of a step's logits than tokens, these are drawn on the device.
+//
+// One goroutine a backend is locked to an operating system thread that holds the devices' contexts; everything that enters the
 // driver runs there. Every call is counted and may be made to fail (COVEY_FAIL_AFTER).
 package cuda
 
