@@ -57,17 +57,15 @@ static covey_launch *row_products(const canon_op *o, int32_t n, covey_rows *f, c
     f->part[0].sum = o[1].dst;
     *used = 2;
   }
-  // Two tiles a block, unless that leaves multiprocessors idle (a norm inside takes longer than that); a warp for each segment, so
-  // that all are on their way at once.
+  // Two tiles a block, unless that leaves multiprocessors idle; a norm inside takes longer than that.
   int32_t most = at_most(rows, FEW_ROWS), each = f->made == COVEY_CODES && tiles < 2 * d->multiprocessors ? 1 : 2, blocks = 0;
   for (int32_t i = 0; i < k; i++) {
     f->first[i] = blocks;
     blocks += covey_ceil(o[i].m.rows, each * COVEY_TILE);
   }
-  int32_t warps = at_most(each * covey_ceil(first->cols, CANON_SEGMENT), 16);
   int64_t shared = few_memory(first, each, 1, most) + (f->made == COVEY_NORMED && most == 1 ? 4 * (int64_t)f->src.width : 0);
   if (shared > d->shared) { *used = 0; return 0; }
-  at = launch(at, COVEY_K_rows_int4_g32 + v, o[0].label, blocks, covey_ceil(rows, FEW_ROWS), 1, (warps < 8 ? 8 : warps) * 32, shared);
+  at = launch(at, COVEY_K_rows_int4_g32 + v, o[0].label, blocks, covey_ceil(rows, FEW_ROWS), 1, 256, shared);
   at[-1].more[0] = most;
   at[-1].more[1] = each;
   at[-1].argument.rows = *f;
@@ -261,7 +259,7 @@ static covey_launch *fuse(const canon_op *o, int32_t n, const covey_bucket *b, c
   int32_t k;
   *used = 0;
   if (!(d->fast & COVEY_FAST_PRODUCTS)) return 0;
-  if (b->rows <= FEW_DENSE && !o->dst.logits && (o->kind == CANON_OP_NORM || o->kind == CANON_OP_ROPE) && (k = match_heads(o, n, &heads))) {
+  if (!o->dst.logits && (o->kind == CANON_OP_NORM || o->kind == CANON_OP_ROPE) && (k = match_heads(o, n, &heads))) {
     *used = k;
     at = launch(at, COVEY_K_heads_ready, o->label, covey_ceil(heads.heads + 2 * heads.kv.heads, HEAD_WARPS), b->rows, 1, HEAD_WARPS * 32, 0);
     at[-1].argument.heads = heads;
@@ -322,10 +320,11 @@ static covey_launch *fuse(const canon_op *o, int32_t n, const covey_bucket *b, c
     *used = 2;
     return to;
   }
-  if (o->kind == CANON_OP_FFN && o->table && !d->spread && n > 1 && o[1].kind == CANON_OP_ADD && same(&o[1].src, &o->dst)) {
+  if (o->kind == CANON_OP_FFN && o->table && !d->spread && o->dst.width % 4 == 0 && n > 1 && o[1].kind == CANON_OP_ADD && same(&o[1].src, &o->dst)) {
     if ((k = covey_plan_one(o, b, d, at)) < 0) return 0;
     at += k;
     at[-1].kernel = COVEY_K_combine_sum;                     // in place of covey_combine, the last one
+    at[-1].grid[1] = (uint32_t)covey_ceil(o->dst.width, 4 * ROW_THREADS);
     at[-1].argument.combination = (covey_combination){.op = *o, .sum = o[1].dst};
     *used = 2;
     return early(at, d);

@@ -87,24 +87,30 @@ COVEY_BOUNDED(HEAD_WARPS * 32) covey_heads_ready(COVEY_CONST covey_heads f, cons
     if (store_value(f.kv.form, at, which == 1 ? key_at(f.kv, h, slot, i) : value_at(f.kv, h, slot, i), x[i]) >= 0x7c00) fault(p, 0, row, CANON_FAULT_KV, f.label);
 }
 
-// Twin of covey_combine (feedforward.cu), then sum += dst. grid (rows, column blocks).
+// Twin of covey_combine (feedforward.cu), then sum += dst. A thread takes four channels. grid (rows, column blocks).
 COVEY_KERNEL covey_combine_sum(COVEY_CONST covey_combination c, const covey_program *p) {
   const canon_op &op = c.op;
-  int32_t row = blockIdx.x, i = blockIdx.y * blockDim.x + threadIdx.x, k = op.i[1];
+  int32_t row = blockIdx.x, i = (blockIdx.y * blockDim.x + threadIdx.x) * 4, k = op.i[1];
   wait_for_previous();
   let_next_start();
   if (row >= rows_of(p, op.dst.logits) || i >= op.dst.width) return;
-  float *y = row_of(op.dst, row) + i, v = op.shared_block ? __ldcg(y) : 0.0f;
-  if (op.shared_block && op.src2.data) v = v * canon_sigmoidf(__ldcg(row_of(op.src2, row)));
+  float *y = row_of(op.dst, row) + i;
+  float4 v = op.shared_block ? __ldcg((const float4 *)y) : make_float4(0, 0, 0, 0);
+  if (op.shared_block && op.src2.data) {
+    float gate = canon_sigmoidf(__ldcg(row_of(op.src2, row)));
+    v = make_float4(v.x * gate, v.y * gate, v.z * gate, v.w * gate);
+  }
 #pragma unroll 4
   for (int32_t r = 0; r < k; r++) {
     int64_t slot = (int64_t)row * k + r;
     int32_t id = __ldcg(op.ids + slot);
     if (id < 0 || !op.table[id]) continue;
-    v = canon_fmaf(__ldcg(op.weights + slot), __ldcg(p->routed_out + slot * op.dst.width + i), v);
+    float w = __ldcg(op.weights + slot);
+    float4 o = __ldcg((const float4 *)(p->routed_out + slot * op.dst.width + i));
+    v = make_float4(canon_fmaf(w, o.x, v.x), canon_fmaf(w, o.y, v.y), canon_fmaf(w, o.z, v.z), canon_fmaf(w, o.w, v.w));
   }
-  *y = v;
+  *(float4 *)y = v;
   if (!c.sum.data) return;
-  float *s = row_of(c.sum, row) + i;
-  *s = __ldcg(s) + v;
+  float4 *s = (float4 *)(row_of(c.sum, row) + i), a = __ldcg(s);
+  *s = make_float4(a.x + v.x, a.y + v.y, a.z + v.z, a.w + v.w);
 }

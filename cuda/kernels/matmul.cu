@@ -7,7 +7,7 @@
 #include "fused.h"
 #include "matmul.cuh"
 
-enum { DENSE_WARPS = 16, DENSE_TILES = 2 };   // at most
+enum { DENSE_WARPS = 8, DENSE_TILES = 2 };   // tiles at most
 
 // Codes of rows row0 .. row0+n of f.src, normed before if f says so, by all warps of the block; values [src.width] is shared
 // memory for one row. Rule 4's lanes are the lanes of a warp. Block 0 of the grid writes normed rows to f.normed.
