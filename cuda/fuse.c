@@ -259,7 +259,7 @@ static covey_launch *fuse(const canon_op *o, int32_t n, const covey_bucket *b, c
   int32_t k;
   *used = 0;
   if (!(d->fast & COVEY_FAST_PRODUCTS)) return 0;
-  if (!o->dst.logits && (o->kind == CANON_OP_NORM || o->kind == CANON_OP_ROPE) && (k = match_heads(o, n, &heads))) {
+  if (!o->dst.logits && b->rows < 65536 && (o->kind == CANON_OP_NORM || o->kind == CANON_OP_ROPE) && (k = match_heads(o, n, &heads))) {
     *used = k;
     at = launch(at, COVEY_K_heads_ready, o->label, covey_ceil(heads.heads + 2 * heads.kv.heads, HEAD_WARPS), b->rows, 1, HEAD_WARPS * 32, 0);
     at[-1].argument.heads = heads;
