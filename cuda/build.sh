@@ -20,23 +20,22 @@ for arch in "$@"; do flags+=(-gencode "arch=${arch/sm_/compute_},code=$arch"); d
 flags+=(-gencode arch=compute_80,code=compute_80)
 version=$("$toolkit/bin/nvcc" --version | tail -1)
 
-fresh() { # whether $1 was made from source $2 by the same compiler for the same architectures, after every header
-	[ "$(cat "$1.for" 2>/dev/null)" = "$flags_of" ] && [ "$1" -nt "$2" ] &&
-		[ -z "$(find "$here/kernels" "$here/../engine/canon" -maxdepth 1 \( -name '*.h' -o -name '*.cuh' \) -newer "$1" -print -quit)" ]
-}
-compile() {
+headers=("$here"/kernels/*.h "$here"/kernels/*.cuh "$here"/fake/*.h "$here"/../engine/canon/*.h)
+# A fatbin's stamp is what it is made from, read before it is made: times would miss a header that changed meanwhile.
+stamp() { echo "$version ${flags[*]} $(cat "$1" "${headers[@]}" | sha256sum)"; }
+compile() { # source, fatbin, stamp
 	"$toolkit/bin/nvcc" -fatbin "${flags[@]}" "$1" -o "$2.new"
 	mv "$2.new" "$2"
-	echo "$flags_of" >"$2.for"
+	echo "$3" >"$2.for"
 }
-flags_of="$version ${flags[*]}"
 jobs=()
 for source in "$here"/kernels/*.cu; do
 	fatbin=${source%.cu}.fatbin
-	if fresh "$fatbin" "$source"; then continue; fi
+	made=$(stamp "$source")
+	if [ -e "$fatbin" ] && [ "$(cat "$fatbin.for" 2>/dev/null)" = "$made" ]; then continue; fi
 	while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do sleep 0.1; done
 	echo "nvcc $(basename "$source")"
-	compile "$source" "$fatbin" &
+	compile "$source" "$fatbin" "$made" &
 	jobs+=($!)
 done
 for job in "${jobs[@]}"; do wait "$job"; done
