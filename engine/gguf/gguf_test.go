@@ -237,3 +237,13 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// Metadata may say anything of heads, also what adds up to the rows that there are.
+func TestPartsOfFusedTensorsAreNeitherNegativeNorEndless(t *testing.T) {
+	for _, heads := range [][2]int64{{-1, 1}, {3, -1}, {math.MinInt64/4 + 1, math.MinInt64 / 4}, {1, 0}} {
+		d := &Description{family: &family{}, heads: heads, dim: 4}
+		if places, err := d.Places(Tensor{Name: "blk.0.attn_qkv.weight", Type: "F32", Shape: []int64{4, 8}, Size: 128}, 100); err == nil {
+			t.Errorf("%d heads: %+v", heads, places)
+		}
+	}
+}

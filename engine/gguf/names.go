@@ -112,27 +112,31 @@ func (d *Description) fused(name string) []fusedPart {
 
 // split translates a tensor that holds several usual ones: each of its matrices, or it as a vector, falls into the parts.
 func (d *Description) split(t Tensor, layer int, name string, parts []fusedPart, suffix string, most int) ([]Place, error) {
-	total := int64(0)
-	for _, p := range parts {
-		total += p.rows
-	}
-	stack := name == "ffn_gate_up_exps"
-	at := 0 // dimension of the rows
-	if stack {
-		at = 1
-	}
-	matrices := int64(1)
-	if len(t.Shape) > at && stack {
-		matrices = t.Shape[0]
-	}
-	if len(t.Shape) < at+1 || len(t.Shape) > at+2 || matrices < 1 || matrices > int64(most) || total < 1 || t.Shape[at]%total != 0 || !stack && t.Shape[at] != total ||
-		t.Size%(matrices*t.Shape[at]) != 0 {
+	refuse := func() ([]Place, error) {
 		return nil, &Error{Tensor: t.Name, Offset: t.Offset, Problem: fmt.Sprintf("shape %v does not fall into its parts", t.Shape)}
 	}
-	row, unit := t.Size/(matrices*t.Shape[at]), t.Shape[at]/total
+	stack := name == "ffn_gate_up_exps"
+	at, matrices := 0, int64(1) // dimension of the rows
+	if stack && len(t.Shape) > 0 {
+		at, matrices = 1, t.Shape[0]
+	}
+	if len(t.Shape) < at+1 || len(t.Shape) > at+2 || matrices < 1 || matrices > int64(most) {
+		return refuse()
+	}
+	rows, total := t.Shape[at], int64(0)
+	for _, p := range parts {
+		if p.rows < 1 || p.rows > rows { // as the metadata says, which may say anything
+			return refuse()
+		}
+		total += p.rows
+	}
+	if rows%total != 0 || !stack && rows != total || t.Size%(matrices*rows) != 0 {
+		return refuse()
+	}
+	row, unit := t.Size/(matrices*rows), rows/total
 	var places []Place
 	for m := range matrices {
-		offset := t.Offset + m*row*t.Shape[at]
+		offset := t.Offset + m*row*rows
 		for _, p := range parts {
 			part := Tensor{Name: fmt.Sprintf("blk.%d.%s%s", layer, p.name, suffix), Type: t.Type, Shape: append([]int64{p.rows * unit}, t.Shape[at+1:]...), Offset: offset, Size: p.rows * unit * row}
 			if stack {

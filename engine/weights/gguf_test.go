@@ -187,6 +187,7 @@ func TestFusedTensorsOfGGUFFallIntoTheirParts(t *testing.T) {
 		func(w *ggufWriter) { w.tensor("blk.0.attn_qkv.weight", 0, counting(0, 1)) },
 		func(w *ggufWriter) { w.tensor("blk.0.ffn_gate_up_exps.weight", 0, counting(0, 12), 4, 3, 1) },
 		func(w *ggufWriter) { w.tensor("blk.0.ffn_gate_up_exps.weight", 24, make([]byte, 1<<20), 1, 1, 1<<20) },
+		func(w *ggufWriter) { w.tensor("blk.0.ffn_gate_up_exps.weight", 0, nil, 4, 0, 2) },
 	} {
 		w := mixtralLike()
 		w.tensor("token_embd.weight", 0, counting(0, 12), 4, 3)
