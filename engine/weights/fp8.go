@@ -112,7 +112,7 @@ func (c *Checkpoint) scaled(out canon.Source, t Tensor, shape []int64, s *Scratc
 	if out.ScaleForm, ok = scaleForms[st.Type]; !ok || out.Form == canon.MXFP4 && out.ScaleForm != canon.E8M0 {
 		return canon.Source{}, c.refuse(scale, "use another checkpoint", "scales of type %s are not supported for %s", st.Type, out.Form)
 	}
-	flat := st.Elements() == shape[0]*shape[1] && (len(st.Shape) < 2 || st.Elements() == 1)
+	flat := st.Elements() == shape[0]*shape[1] && (len(st.Shape) < 2 && shape[1] == 1 || st.Elements() == 1)
 	if !flat && !slices.Equal(st.Shape, shape) {
 		return canon.Source{}, c.refuse(scale, "check weight_block_size in config.json against the tensors", "shape %v, but blocks of [%d %d] in [%d %d] need %v",
 			st.Shape, max(out.GroupRows, 1), out.Group, out.Rows, out.Cols, shape)

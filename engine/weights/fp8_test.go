@@ -63,6 +63,7 @@ func TestFP8ThatDoesNotFitIsRefused(t *testing.T) {
 	}{
 		{two, "m.weight_scale_inv", "F32", "[2,1]", floats(1, 2), "blocks of [2 3] in [3 5] need [2 2]"},
 		{two, "n.weight_scale_inv", "F32", "[2,2]", floats(1, 2, 3, 4), "F8_E4M3 without m.weight_scale_inv"},
+		{two, "m.weight_scale_inv", "F32", "[4]", floats(1, 2, 3, 4), "need [2 2]"},
 		{two, "m.weight_scale_inv", "I8", "[2,2]", []byte{1, 2, 3, 4}, "scales of type I8"},
 		{two, "m.weight_scale_inv", "F32", "[2,2]", words(0x3f800000, 0x7f800000, 0, 0), "scale 1 is not finite"},
 		{compressed("float-quantized", `"num_bits":8,"type":"float","strategy":"channel"`), "m.weight_scale", "F32", "[2,2]", floats(1, 2, 3, 4), "need [3 1]"},
@@ -88,6 +89,7 @@ func TestEightBitValuesOneByOneAreRead(t *testing.T) {
 	for format, want := range map[string]string{
 		compressed("int-quantized", `"num_bits":8,"type":"int","strategy":"channel","symmetric":true`):   "",
 		compressed("naive-quantized", `"num_bits":8,"type":"int","strategy":"channel","symmetric":true`): "",
+		compressed("int-quantized", `"num_bits":8,"type":"int","strategy":"channel","symmetric":false`):  "zero points", // whether or not they are stored
 		compressed("float-quantized", `"num_bits":8,"type":"float","strategy":"channel"`):                "the configuration gives",
 	} {
 		c, err := Open(folder(t, map[string][]byte{"config.json": []byte(`{"quantization_config":` + format + `}`), "model.safetensors": safetensors(header, data)}))

@@ -174,6 +174,9 @@ func (c *Checkpoint) int8Source(module string, t Tensor, g *group, rows, cols in
 	if g.blocks != nil || !slices.Equal(t.Shape, []int64{int64(rows), int64(cols)}) {
 		return canon.Source{}, c.refuse(name, "check config.json against the tensors", "I8 %v, but the configuration gives [%d %d]", t.Shape, rows, cols)
 	}
+	if g.zeros {
+		return canon.Source{}, c.refuse(name, "use a symmetric checkpoint", "%s has zero points, which are not supported for 8-bit values one by one", g.name)
+	}
 	out := canon.Source{Name: module, Form: canon.Int8, Rows: rows, Cols: cols, Group: cols, Codes: s.take(t.size)}
 	if err := c.read(name, t, out.Codes); err != nil {
 		return canon.Source{}, err
@@ -183,9 +186,6 @@ func (c *Checkpoint) int8Source(module string, t Tensor, g *group, rows, cols in
 	}
 	if _, err := c.groupScales(&out, g, s); err != nil {
 		return canon.Source{}, err
-	}
-	if _, ok := c.byName[module+".weight_zero_point"]; ok && g.zeros {
-		return canon.Source{}, c.refuse(module+".weight_zero_point", "use a symmetric checkpoint", "zero points of plain 8-bit values are not supported")
 	}
 	return out, nil
 }
