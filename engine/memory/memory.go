@@ -21,7 +21,8 @@ type Limits struct {
 func Available() int64 { return Read(os.DirFS("/")).Available }
 
 // Read reads /proc and the control groups (version 2, and 1 where it is mounted the usual way) below root. In a container the
-// machine's own numbers lie: the smallest limit on the way up the group's path counts. A container may see its own group as the
+// machine's own numbers lie: the smallest limit on the way up the group's path counts, and so does the least that any of them
+// has left, for others of a larger group may use it. A container may see its own group as the
 // root of the mount, or by its path on the host, which it cannot see: both are looked at.
 func Read(root fs.FS) Limits {
 	l := Limits{Total: math.MaxInt64, Available: math.MaxInt64}
@@ -31,16 +32,20 @@ func Read(root fs.FS) Limits {
 	if kib, ok := field(root, "proc/meminfo", "MemAvailable:"); ok {
 		l.Available = kib << 10
 	}
-	group := func(folder, limitFile, usedFile, cached string) {
+	machine := l.Total
+	group := func(folder, limitFile, usedFile, cached, shared string) {
 		limit, ok := number(root, path.Join(folder, limitFile))
-		if !ok || limit >= l.Total { // "none" is a number beyond any machine's in version 1
+		if !ok || limit >= machine { // "none" is a number beyond any machine's in version 1
 			return
 		}
-		l.Total, l.Grouped = limit, true
+		if limit < l.Total {
+			l.Total, l.Grouped = limit, true
+		}
 		if used, ok := number(root, path.Join(folder, usedFile)); ok {
-			// The group is charged for cached file pages, which give way.
+			// The group is charged for cached file pages, which give way, but for those of files that lie in memory.
 			files, _ := field(root, path.Join(folder, "memory.stat"), cached)
-			l.Available = min(l.Available, max(1, limit-used+files))
+			held, _ := field(root, path.Join(folder, "memory.stat"), shared)
+			l.Available = min(l.Available, max(1, limit-used+max(0, files-held)))
 		}
 	}
 	text, _ := fs.ReadFile(root, "proc/self/cgroup")
@@ -52,9 +57,9 @@ func Read(root fs.FS) Limits {
 		for at := path.Clean("/" + parts[2]); ; at = path.Dir(at) {
 			switch {
 			case parts[0] == "0" && parts[1] == "":
-				group(path.Join("sys/fs/cgroup", at), "memory.max", "memory.current", "file")
+				group(path.Join("sys/fs/cgroup", at), "memory.max", "memory.current", "file", "shmem")
 			case strings.Contains(","+parts[1]+",", ",memory,"):
-				group(path.Join("sys/fs/cgroup/memory", at), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache")
+				group(path.Join("sys/fs/cgroup/memory", at), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem")
 			}
 			if at == "/" {
 				break

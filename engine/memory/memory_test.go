@@ -31,6 +31,15 @@ func TestMemoryIsTheSmallestLimitOnTheWayUp(t *testing.T) {
 			"proc/meminfo": file(meminfo), "proc/self/cgroup": file("0::/app\n"), "sys/fs/cgroup/app/memory.max": file("2147483648\n"),
 			"sys/fs/cgroup/app/memory.current": file("2147483648\n"), "sys/fs/cgroup/app/memory.stat": file("anon 1073741824\nfile 1073741824\n"),
 		}, Limits{Total: 2 * gib, Available: gib, Grouped: true}},
+		{"files in memory do not give way", fstest.MapFS{
+			"proc/meminfo": file(meminfo), "proc/self/cgroup": file("0::/app\n"), "sys/fs/cgroup/app/memory.max": file("3221225472\n"),
+			"sys/fs/cgroup/app/memory.current": file("3221225472\n"), "sys/fs/cgroup/app/memory.stat": file("file 2147483648\nshmem 1073741824\n"),
+		}, Limits{Total: 3 * gib, Available: gib, Grouped: true}},
+		{"neighbours in a larger group have taken what it allows", fstest.MapFS{
+			"proc/meminfo": file(meminfo), "proc/self/cgroup": file("0::/pod/app\n"),
+			"sys/fs/cgroup/pod/app/memory.max": file("2147483648\n"), "sys/fs/cgroup/pod/app/memory.current": file("1\n"),
+			"sys/fs/cgroup/pod/memory.max": file("4294967296\n"), "sys/fs/cgroup/pod/memory.current": file("3221225472\n"),
+		}, Limits{Total: 2 * gib, Available: gib, Grouped: true}},
 		{"container whose group is the root", fstest.MapFS{
 			"proc/meminfo": file(meminfo), "proc/self/cgroup": file("0::/\n"), "sys/fs/cgroup/memory.max": file("4294967296\n"),
 		}, Limits{Total: 4 * gib, Available: 4 * gib, Grouped: true}},
