@@ -212,28 +212,30 @@ func TestBackgroundRowsStayFewBesideOrdinaryRequests(t *testing.T) {
 }
 
 func TestOldestPromptGetsAQuarterOfTheRowsHoweverManyShortOnesCome(t *testing.T) {
-	r := start(t, nil)
-	left := 40
-	gate := make(chan struct{})
-	r.model.before = func(*model.Batch) {
-		<-gate
-		for range min(left, 4) { // four new ones in every step
-			left--
-			r.submit(t, Request{Prompt: prompt(left, 30), MaxTokens: 1, IgnoreEOS: true})
+	synctest.Test(t, func(t *testing.T) { // steps take no time, so all of them are whole
+		r := start(t, nil)
+		left := 40
+		gate := make(chan struct{})
+		r.model.before = func(*model.Batch) {
+			<-gate
+			for range min(left, 4) { // four new ones in every step
+				left--
+				r.submit(t, Request{Prompt: prompt(left, 30), MaxTokens: 1, IgnoreEOS: true})
+			}
 		}
-	}
-	long := r.submit(t, Request{Prompt: prompt(99, 200), MaxTokens: 1, IgnoreEOS: true, Routing: true})
-	r.submit(t, Request{Prompt: prompt(98, 30), MaxTokens: 1, IgnoreEOS: true})
-	close(gate)
-	if _, _, result := read(t, long); result.Err != nil {
-		t.Fatal(result.Err)
-	}
-	events := long.Routing()
-	for i, e := range events {
-		if i > 0 && e.Step != events[i-1].Step+1 || e.Rows() < 8 && i < len(events)-1 {
-			t.Errorf("step %d: %d of 32 rows, want 8 or more in every step", e.Step, e.Rows())
+		long := r.submit(t, Request{Prompt: prompt(99, 200), MaxTokens: 1, IgnoreEOS: true, Routing: true})
+		r.submit(t, Request{Prompt: prompt(98, 30), MaxTokens: 1, IgnoreEOS: true})
+		close(gate)
+		if _, _, result := read(t, long); result.Err != nil {
+			t.Fatal(result.Err)
 		}
-	}
+		events := long.Routing()
+		for i, e := range events {
+			if i > 0 && e.Step != events[i-1].Step+1 || e.Rows() < 8 && i < len(events)-1 {
+				t.Errorf("step %d: %d of 32 rows, want 8 or more in every step", e.Step, e.Rows())
+			}
+		}
+	})
 }
 
 func TestQueueReportsPlacesAndRefusesBeyondItsLimit(t *testing.T) {

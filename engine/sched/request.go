@@ -37,7 +37,7 @@ type Request struct {
 	Banned         []Expert      // experts removed from the router's choice (ablation)
 	Background     bool          // let ordinary requests go first (probes): waits behind them, reads with a few of the rows they leave, gives up its place to them
 
-	Keep []int            // model layers at whose routers the prompt's rows are kept (Result.Residuals); the prompt is read whole
+	Keep []int            // model layers at whose routers the prompt's rows are kept (Result.Residuals); the prompt is read whole, and nothing more
 	From *model.Residuals // of the same prompt: it is read from the first router with a ban on; only PromptLogprobs are reported
 }
 

@@ -151,6 +151,8 @@ func (s *Scheduler) Submit(ctx context.Context, r Request) (*Stream, error) {
 	}
 	q := newSequence(r, ban, s.o.Decoder)
 	switch {
+	case len(r.Keep) > 0 && (r.MaxTokens > 0 || r.From != nil):
+		return nil, fmt.Errorf("sched: %w: a request that keeps residuals only reads its prompt, from the beginning", ErrInvalid)
 	case len(r.Keep) > 0:
 		var err error
 		if q.result.Residuals, err = s.o.Model.NewResiduals(r.Keep, len(r.Prompt)); err != nil {

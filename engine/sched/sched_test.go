@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"covey/engine/model"
 	"covey/engine/sample"
 )
 
@@ -100,6 +101,9 @@ func TestInvalidRequestsAreNamed(t *testing.T) {
 		"choice index -1":                           {Prompt: []int32{1}, Choice: -1},
 		"temperature is 3, want 0 to 2":             {Prompt: []int32{1}, Sampling: sample.Params{Temperature: 3}},
 		"logit_bias names token 64, the vocabulary": {Prompt: []int32{1}, Sampling: sample.Params{LogitBias: map[int32]float32{64: 1}}},
+		"keeps residuals only reads":                {Prompt: []int32{1}, Keep: []int{1}, MaxTokens: 1}, // its rows would lie beyond those kept
+		"only reads its prompt, from the beginning": {Prompt: []int32{1}, Keep: []int{1}, From: new(model.Residuals)},
+		"begins at a router bans experts":           {Prompt: []int32{1}, From: new(model.Residuals)},
 	} {
 		if _, err := r.Submit(context.Background(), q); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
