@@ -97,7 +97,8 @@ func (o Options) resolve(spec *Spec) (settings, error) {
 		return bad("KVTokens", s.KVTokens, "1 to 2^30")
 	}
 	if s.Memory == 0 {
-		s.Memory = memory.Available() / 16 * 15 // 0 = unknown, and then unlimited
+		s.Memory = memory.Available()
+		s.Memory -= s.Memory / 16 // 0 = unknown, and then unlimited; next to nothing is not
 	}
 	s.pages = (s.KVTokens + canon.PageTokens - 1) / canon.PageTokens
 	return s, nil

@@ -86,7 +86,7 @@ func (m *Model) checkResiduals(b *Batch) error {
 			return fmt.Errorf("residuals for %d of %d sequences", len(list), len(b.Pages))
 		}
 		for i, slot := range b.Sequence {
-			if int(slot) >= len(list) { // the program says so
+			if slot < 0 || int(slot) >= len(list) || i >= len(b.Positions) || b.Positions[i] < 0 { // the program says so
 				return nil
 			}
 			if r := list[slot]; r != nil && (r.model != m || int(b.Positions[i]) >= r.rows) {

@@ -150,6 +150,10 @@ func TestStepsThatCannotBeginAtARouterAreRefused(t *testing.T) {
 		func(b *Batch) { b.From, b.Router = []*Residuals{nil}, 1 },
 		func(b *Batch) { b.From, b.Router = []*Residuals{mine, mine}, 1 },
 		func(b *Batch) { b.Keep = []*Residuals{mine} },
+		func(b *Batch) { b.Keep, b.Sequence[0] = []*Residuals{mine}, -1 },
+		func(b *Batch) { b.Keep, b.Positions[0] = []*Residuals{mine}, -1 },
+		func(b *Batch) { b.Keep, b.Positions = []*Residuals{mine}, nil },
+		func(b *Batch) { b.From, b.Router, b.Positions[0] = []*Residuals{mine}, 1, -1 },
 	} {
 		b := rows([]int32{1, 2, 3}, 0, 0)
 		change(b)
