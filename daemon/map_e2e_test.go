@@ -245,3 +245,28 @@ func TestAProbeBatchRunsFromThePageToItsAtlas(t *testing.T) {
 }
 
 func location(b *tab) string { return eval[string](b, "location.pathname") }
+
+func TestTheMapOfTiersIsSilentWhileTheConnectionIsLost(t *testing.T) {
+	d := modelDaemon(t)
+	board := openBrowser(t)()
+	board.do(chromedp.Navigate(d.Link()))
+	board.live()
+	board.do(chromedp.Navigate(d.base + "/experts"))
+	board.live()
+	eval[bool](board, `(() => {
+		const send = WebSocket.prototype.send;
+		WebSocket.prototype.send = function (frame) { window.socket = this; return send.call(this, frame) };
+		window.told = 0;
+		new MutationObserver(list => list.forEach(m => window.told += m.addedNodes.length)).observe(document.getElementById("toasts"), {childList: true});
+		const mode = document.getElementById("map-mode");
+		mode.value = "tier";
+		mode.dispatchEvent(new Event("change", {bubbles: true}));
+		return true })()`)
+	board.until(`/928 of 928 experts in memory/.test(document.getElementById("map-legend").innerText)`)
+	// From now on no connection is made: the map goes on by itself and asks nobody.
+	eval[bool](board, `(() => { window.WebSocket = function () { return {} }; window.socket.close(); window.lost = performance.now(); return true })()`)
+	board.until(`performance.now() - window.lost > 3500`)
+	if n := eval[int](board, `window.told`); n > 1 {
+		t.Errorf("%d messages in 3.5 s without a connection", n)
+	}
+}
