@@ -210,6 +210,9 @@ func (c *benchServeCmd) decode(ctx context.Context, eng *engine.Engine, n int) (
 			to = last
 		}
 	}
+	if !to.After(from) {
+		return 0, &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: fmt.Sprintf("bench serve: %d conversations were not answered at once: the last began when the first had ended", n), Hint: "raise --kv-tokens or --tokens, or lower --conversations"}
+	}
 	tokens := 0
 	for _, list := range times {
 		for _, at := range list {

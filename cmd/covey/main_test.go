@@ -317,6 +317,14 @@ func TestBenchServeSeesAQuestionPassALongText(t *testing.T) {
 	}
 }
 
+func TestBenchServeSaysWhenConversationsDoNotFitAtOnce(t *testing.T) {
+	code, out, stderr := covey(t, nil, "", "bench", "serve", "--model", testModel, "--context", "64", "--kv-tokens", "64", "--batch-rows", "8", "--conversations", "2",
+		"--runs", "1", "--prompt", "8", "--tokens", "16", "--long", "32", "--json")
+	if code != 2 || out != "" || !strings.Contains(stderr, "2 conversations were not answered at once") || !strings.Contains(stderr, "--kv-tokens") {
+		t.Errorf("exit code %d, output %q, stderr %s", code, out, stderr)
+	}
+}
+
 func TestPlanRefusesWithTheReason(t *testing.T) {
 	for _, c := range []struct {
 		args  []string
