@@ -12,7 +12,7 @@ import (
 
 // Operations that carry something from row to row: indexers, compressed memories, delta nets.
 
-// walk is steps over positions of one sequence in pieces of these lengths, then some of them again where that is allowed.
+// walk is steps over positions of one sequence in pieces of these lengths.
 func (g *rig) walk(pages int, lengths ...int) []*canon.Step {
 	var steps []*canon.Step
 	at := 0
