@@ -50,7 +50,9 @@ func (b *tab) during(do func()) mainTasks {
 	do()
 	var parts []json.RawMessage
 	done := make(chan struct{})
-	err = chromedp.Listen(b.ctx, func(event any) {
+	listening, stop := context.WithCancel(b.ctx)
+	defer stop() // what another trace of this tab collects is not ours
+	err = chromedp.Listen(listening, func(event any) {
 		switch e := event.(type) {
 		case *tracing.EventDataCollected:
 			for _, v := range e.Value {
