@@ -44,7 +44,7 @@ type EngineConfig struct {
 	Model        string `help:"Model folder or GGUF file; the bundled model when not set." placeholder:"PATH" group:"Model"`
 	Device       string `help:"Where the model runs: cpu, cuda (the first CUDA device), cuda:N or several (cuda:0,cuda:1), which share the experts." default:"cpu" placeholder:"NAME" group:"Model"`
 	Threads      int    `help:"Threads of the kernels; 0 = physical cores." default:"0" group:"Model"`
-	ISA          string `name:"isa" help:"Kernel family: portable, avx2, avx512, vnni, amx; empty = the best of this machine." placeholder:"NAME" group:"Model"`
+	ISA          string `name:"isa" help:"Kernel family: portable, avx2, avx512, vnni, amx, on Arm neon, dotprod; empty = the best of this machine but amx." placeholder:"NAME" group:"Model"`
 	KV           string `name:"kv" help:"Form of the KV cache: f16, bf16 or f32." default:"f16" enum:"f16,bf16,f32" group:"Model"`
 	Activations  string `help:"int8 (serving) or f32 (checking: weights dequantised)." default:"int8" enum:"int8,f32" group:"Model"`
 	Context      int    `help:"Longest sequence in tokens; 0 = the model's own limit." default:"0" group:"Model"`
