@@ -78,10 +78,8 @@ const (
 	sqlJobRow       = `SELECT seq, state FROM job WHERE id = ?`
 	sqlPutResult    = `INSERT INTO job_result (job, prompt, numerics, data) VALUES (?, ?, ?, ?)
 		ON CONFLICT (job, numerics, prompt) DO NOTHING`
-	sqlCountResults  = `UPDATE job SET done = done + ?2 WHERE seq = ?1`
-	sqlResultPrompts = `SELECT r.prompt FROM job_result r JOIN job j ON j.seq = r.job
-		WHERE j.id = ? AND r.numerics = ? ORDER BY r.prompt`
-	sqlResultPage = `SELECT r.prompt, r.numerics, r.data FROM job_result r JOIN job j ON j.seq = r.job
+	sqlCountResults = `UPDATE job SET done = done + ?2 WHERE seq = ?1`
+	sqlResultPage   = `SELECT r.prompt, r.numerics, r.data FROM job_result r JOIN job j ON j.seq = r.job
 		WHERE j.id = ?1 AND r.numerics = ?2 AND (r.prompt > ?3 OR ?4) ORDER BY r.prompt LIMIT ?5`
 )
 
@@ -260,13 +258,6 @@ func (s *Store) PutResults(ctx context.Context, job string, results ...JobResult
 		return err
 	})
 	return j, err
-}
-
-// ResultPrompts lists the prompts of a job that have a result under numerics, sorted: what a resumed job can skip.
-func (s *Store) ResultPrompts(ctx context.Context, job, numerics string) ([]string, error) {
-	list, err := query(ctx, s.reader, func(rows *sql.Rows) (prompt string, err error) { return prompt, rows.Scan(&prompt) },
-		sqlResultPrompts, job, numerics)
-	return list, failRead(ctx, "listing results of job "+job, err)
 }
 
 // Results calls fn with each result of a job under numerics, in order of prompt, until fn returns an error, which it

@@ -81,11 +81,12 @@ func TestRunningJobIsQueuedAgainAtTheNextOpeningAndKeepsItsResults(t *testing.T)
 	if resumed.ID != job.ID || resumed.Done != 2 || resumed.State != JobRunning {
 		t.Errorf("job is %+v", resumed)
 	}
-	if prompts := must(s.ResultPrompts(ctx, job.ID, "n1")); !slices.Equal(prompts, []string{"a", "b"}) {
-		t.Errorf("prompts are %v", prompts)
-	}
-	if prompts := must(s.ResultPrompts(ctx, job.ID, "n2")); len(prompts) != 0 {
-		t.Errorf("under other numerics they are %v", prompts)
+	for numerics, want := range map[string]string{"n1": "ab", "n2": ""} {
+		prompts := ""
+		ok(s.Results(ctx, job.ID, numerics, func(r JobResult) error { prompts += r.Prompt; return nil }))
+		if prompts != want {
+			t.Errorf("under numerics %s the results are of %q, want %q", numerics, prompts, want)
+		}
 	}
 }
 

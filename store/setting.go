@@ -12,7 +12,6 @@ const (
 	sqlSetting    = `SELECT value FROM setting WHERE key = ?`
 	sqlSetSetting = `INSERT INTO setting (key, value, updated) VALUES (?, ?, ?)
 		ON CONFLICT (key) DO UPDATE SET value = excluded.value, updated = excluded.updated`
-	sqlDeleteSetting = `DELETE FROM setting WHERE key = ?`
 )
 
 // Setting decodes the JSON value kept under key into v; false, and v as it was, if there is none.
@@ -38,14 +37,6 @@ func (s *Store) SetSetting(ctx context.Context, key string, v any) error {
 	}
 	return s.write(ctx, doing, func(tx *sql.Tx) error {
 		_, err := tx.Exec(sqlSetSetting, key, string(text), s.now().UnixMilli())
-		return err
-	})
-}
-
-// DeleteSetting forgets key; no error if it is absent.
-func (s *Store) DeleteSetting(ctx context.Context, key string) error {
-	return s.write(ctx, "deleting setting "+key, func(tx *sql.Tx) error {
-		_, err := tx.Exec(sqlDeleteSetting, key)
 		return err
 	})
 }

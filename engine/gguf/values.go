@@ -3,7 +3,6 @@ package gguf
 // Metadata values by key, each in the type that the reader wants: another one is refused, never converted.
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -257,6 +256,3 @@ func (f *File) Texts(key string) ([]string, error) {
 	}
 	return out, nil
 }
-
-// IsGGUF says whether a file's first bytes are those of a GGUF file.
-func IsGGUF(head []byte) bool { return bytes.HasPrefix(head, []byte("GGUF")) }

@@ -195,17 +195,6 @@ func (s *Sequence) open() {
 	}
 }
 
-// Forget drops and clears everything that is kept for reuse by owner, for instance after its conversation was deleted.
-// Pages of open sequences stay.
-func (c *Cache) Forget(owner string) {
-	root := c.roots[owner]
-	if root == nil {
-		return
-	}
-	for c.forget(root) {
-	}
-}
-
 // Void drops everything that is kept for reuse, after the memory behind the pages has lost what it held. No sequence may be
 // open.
 func (c *Cache) Void() {
@@ -214,29 +203,6 @@ func (c *Cache) Void() {
 	}
 	clear(c.used)
 	clear(c.owners)
-}
-
-// forget evicts the idle leaves below n and says whether there were any.
-func (c *Cache) forget(n *node) bool {
-	var leaves []*node
-	var walk func(*node)
-	walk = func(n *node) {
-		if n.place != nil && len(n.children) == 0 {
-			leaves = append(leaves, n)
-		}
-		for _, bucket := range n.children {
-			for _, child := range bucket {
-				walk(child)
-			}
-		}
-	}
-	walk(n)
-	for _, leaf := range leaves {
-		c.evict(leaf)
-		c.clear(leaf.page)
-		c.used[leaf.page], c.owners[leaf.page] = false, ""
-	}
-	return len(leaves) > 0
 }
 
 // take hands out one page, evicting an idle one if none is free. The caller has checked Available.

@@ -192,27 +192,6 @@ func TestLeastRecentlyUsedLeafIsEvictedFirst(t *testing.T) {
 	}
 }
 
-func TestForgetDropsAnOwnersIdlePages(t *testing.T) {
-	var cleared []int32
-	c := New(4, 0, func(page int32) { cleared = append(cleared, page) })
-	for _, owner := range []string{"ann", "bob"} {
-		s := c.Open(owner, nil, 0)
-		write(t, s, tokens(0, 128))
-		s.Close()
-	}
-	c.Forget("ann")
-	c.Forget("nobody")
-	if len(cleared) != 2 {
-		t.Errorf("pages %v cleared, want ann's two", cleared)
-	}
-	if s := c.Open("ann", tokens(0, 129), 129); s.Len() != 0 {
-		t.Errorf("ann still finds %d tokens", s.Len())
-	}
-	if s := c.Open("bob", tokens(0, 129), 129); s.Len() != 128 {
-		t.Errorf("bob finds %d tokens, want 128", s.Len())
-	}
-}
-
 // A random life of many sequences against a plain record of what each page holds: no page is ever in two hands unless
 // it is shared with equal content, and at the end nothing is lost.
 func TestRandomUseKeepsContentApart(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -300,10 +299,4 @@ func (w *ContainerWriter) Close() error {
 		errs = append(errs, w.journal.Close())
 	}
 	return errors.Join(append(errs, w.root.Close())...)
-}
-
-// Beginning says whether dir holds a conversion that was not finished.
-func Beginning(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, journalName))
-	return err == nil
 }
