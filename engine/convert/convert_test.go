@@ -3,7 +3,6 @@ package convert
 import (
 	"bytes"
 	"context"
-	"covey/engine/canon"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -16,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"covey/engine/canon"
 	"covey/engine/check"
 	"covey/engine/model"
 	"covey/engine/synthetic"

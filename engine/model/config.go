@@ -314,9 +314,12 @@ func (c *config) rope(dim int, absent ropeDefaults) canon.RopeSpec {
 	if spec.Rot < 2 || spec.Rot%2 != 0 {
 		c.refuse("partial_rotary_factor", "%v of a head of %d rotates %d channels, want a positive even number", partial, dim, spec.Rot)
 	}
-	for key, list := range map[string][]float64{"short_factor": spec.Short, "long_factor": spec.Long} {
-		if list != nil && len(list) != spec.Rot/2 {
-			inner.refuse(key, "%d factors, but a head rotates %d pairs", len(list), spec.Rot/2)
+	for _, divisors := range []struct {
+		key  string
+		list []float64
+	}{{"short_factor", spec.Short}, {"long_factor", spec.Long}} {
+		if divisors.list != nil && len(divisors.list) != spec.Rot/2 {
+			inner.refuse(divisors.key, "%d factors, but a head rotates %d pairs", len(divisors.list), spec.Rot/2)
 			c.problems = append(c.problems, inner.problems[len(inner.problems)-1])
 		}
 	}
