@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,9 +18,9 @@ func parseDevice(name string) (ordinals []int, err error) {
 		return nil, nil
 	}
 	for part := range strings.SplitSeq(name, ",") {
-		kind, digits, numbered := strings.Cut(part, ":")
+		kind, digits, found := strings.Cut(part, ":")
 		n := 0
-		if numbered {
+		if found {
 			if n, err = strconv.Atoi(digits); err != nil {
 				kind = ""
 			}
@@ -27,9 +28,21 @@ func parseDevice(name string) (ordinals []int, err error) {
 		if kind != "cuda" {
 			return nil, &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: fmt.Sprintf("device %q is not known", name), Hint: "give cpu, cuda, cuda:N or several: cuda:0,cuda:1"}
 		}
+		if slices.Contains(ordinals, n) {
+			return nil, &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: fmt.Sprintf("device cuda:%d is named twice in %q", n, name), Hint: "name each device once"}
+		}
 		ordinals = append(ordinals, n)
 	}
 	return ordinals, nil
+}
+
+// numbered finds a device among those that there are.
+func numbered(known []cuda.Info, n int) (cuda.Info, error) {
+	at := slices.IndexFunc(known, func(d cuda.Info) bool { return d.Ordinal == n })
+	if at < 0 {
+		return cuda.Info{}, fmt.Errorf("there is no device cuda:%d", n)
+	}
+	return known[at], nil
 }
 
 // openDevice opens the backend that --device names; the engine that gets it closes it.

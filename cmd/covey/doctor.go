@@ -1,9 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 
 	"covey/cuda"
 	"covey/daemon"
@@ -21,12 +22,16 @@ func (c *doctorCmd) Run(con *console) error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
+	devices, err := parseDevice(c.Device)
+	if err != nil {
+		return err
+	}
 	dir, err := modelFolder(c.Model)
 	if err != nil {
 		dir = c.Model
 	}
 	findings := doctor.Examine(con.untilInterrupted(), doctor.Options{Addr: c.Addr, Data: c.Data, Model: dir, ISA: c.ISA, Threads: c.Threads})
-	findings = append(findings, examineCUDA(c.Device)...)
+	findings = append(findings, examineCUDA(devices)...)
 	worst := doctor.Worst(findings)
 	if c.JSON {
 		err = con.json(map[string]any{"status": worst, "findings": findings})
@@ -43,10 +48,9 @@ func (c *doctorCmd) Run(con *console) error {
 	return verdict(err, worst != doctor.Fail, "this machine is not ready")
 }
 
-// examineCUDA looks at the driver and at every CUDA device. Only a device that the settings name must work.
-func examineCUDA(device string) []doctor.Finding {
+// examineCUDA looks at the driver and at every CUDA device. Only those that the settings name must be there and work.
+func examineCUDA(wanted []int) []doctor.Finding {
 	f := doctor.Finding{Name: "cuda", Status: doctor.OK}
-	wanted := strings.HasPrefix(device, "cuda")
 	driver, err := cuda.Driver()
 	infos, err2 := cuda.Devices()
 	switch err = errors.Join(err, err2); {
@@ -60,21 +64,21 @@ func examineCUDA(device string) []doctor.Finding {
 	default:
 		f.Detail = fmt.Sprintf("driver for CUDA %d.%d, %d devices", driver/1000, driver%1000/10, len(infos))
 	}
-	if wanted && len(infos) == 0 {
-		f.Status = doctor.Fail
-		if f.Hint == "" {
-			f.Hint = "--device cpu runs without one"
+	for _, n := range wanted {
+		if _, err := numbered(infos, n); err != nil {
+			f.Status, f.Detail = doctor.Fail, f.Detail+", "+err.Error()
+			f.Hint = cmp.Or(f.Hint, "--device cpu runs without one")
 		}
 	}
 	findings := []doctor.Finding{f}
 	for _, i := range infos {
-		findings = append(findings, examineDevice(i))
+		findings = append(findings, examineDevice(i, slices.Contains(wanted, i.Ordinal)))
 	}
 	return findings
 }
 
 // examineDevice opens a device and measures its links.
-func examineDevice(i cuda.Info) doctor.Finding {
+func examineDevice(i cuda.Info, wanted bool) doctor.Finding {
 	f := doctor.Finding{Name: fmt.Sprintf("cuda:%d", i.Ordinal), Status: doctor.OK}
 	f.Detail = fmt.Sprintf("%s, capability %d.%d, %d multiprocessors, %d MB, PCI %s", i.Name, i.Major, i.Minor, i.Multiprocessors, i.Memory>>20, i.PCI)
 	if len(i.Peers) > 0 {
@@ -90,6 +94,9 @@ func examineDevice(i cuda.Info) doctor.Finding {
 	}
 	if err != nil {
 		f.Status, f.Hint = doctor.Warn, err.Error()
+		if wanted {
+			f.Status = doctor.Fail
+		}
 	}
 	return f
 }

@@ -420,6 +420,24 @@ func TestDoctorFindsTheBundledModelReady(t *testing.T) {
 	}
 }
 
+func TestDevicesThatAreNamedMustBeThere(t *testing.T) {
+	doctor := func(device string) (int, string) {
+		code, out, stderr := covey(t, nil, "", "doctor", "--model", testModel, "--addr", "127.0.0.1:0", "--data", t.TempDir(), "--device", device)
+		return code, out + stderr
+	}
+	if code, says := doctor("cuda:77"); code != 1 || !strings.Contains(says, "there is no device cuda:77") {
+		t.Errorf("a device that is not there: exit code %d, %s", code, says)
+	}
+	for device, want := range map[string]string{"gpu": `"gpu" is not known`, "cuda:0,cuda": "cuda:0 is named twice"} {
+		if code, says := doctor(device); code != 2 || !strings.Contains(says, want) {
+			t.Errorf("%s: exit code %d, %s", device, code, says)
+		}
+		if code, _, says := covey(t, nil, "", "plan", testModel, "--device", device); code != 2 || !strings.Contains(says, want) {
+			t.Errorf("plan for %s: exit code %d, %s", device, code, says)
+		}
+	}
+}
+
 // program starts covey as a process.
 func program(t *testing.T, args ...string) (cmd *exec.Cmd, stdout *bufio.Reader, stderr *bytes.Buffer) {
 	t.Helper()

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 
 	"covey/cuda"
 	"covey/daemon"
@@ -91,11 +90,11 @@ func onDevices(p *model.Placement, ordinals []int) (int64, error) {
 	}
 	total := int64(0)
 	for _, n := range ordinals {
-		at := slices.IndexFunc(known, func(d cuda.Info) bool { return d.Ordinal == n })
-		if at < 0 {
-			return total, fmt.Errorf("there is no device cuda:%d: covey doctor lists the devices; --device cpu runs without one", n)
+		d, err := numbered(known, n)
+		if err != nil {
+			return total, fmt.Errorf("%w: covey doctor lists the devices; --device cpu runs without one", err)
 		}
-		total += known[at].Memory
+		total += d.Memory
 	}
 	switch {
 	case p.OnDemand:
