@@ -302,8 +302,8 @@ func (m *Model) failed(err error) error {
 }
 
 // Step runs one batch and returns when it is done. Rows that failed (Output.Faults) do not affect the others; an error
-// means that nothing ran, because the batch is malformed or the backend failed (canon.ErrLost: see failed). The call is not interruptible: it takes one forward pass over
-// at most MaxRows rows.
+// means that nothing ran, because the batch is malformed or the backend failed (canon.ErrLost: see failed). The call is not
+// interruptible: it takes one forward pass over at most MaxRows rows.
 func (m *Model) Step(b *Batch) (*Output, error) {
 	if err := m.unclean; err != nil {
 		m.unclean = nil

@@ -43,9 +43,11 @@ func TestAReadingThatBeginsAtARouterEqualsAWholeOne(t *testing.T) {
 	for i := range tokens {
 		tokens[i] = int32(i * 7 % 61)
 	}
-	for _, name := range []string{"olmoe", "glm4_moe", "qwen3_moe", "qwen3_next", "gpt_oss", "deepseek_v3"} {
-		t.Run(name, func(t *testing.T) {
-			m := open(t, filepath.Join(oracles, name), Options{MaxRows: 40, KVTokens: 128})
+	for _, c := range []struct{ name, activations string }{
+		{"olmoe", "int8"}, {"glm4_moe", "int8"}, {"qwen3_moe", "int8"}, {"qwen3_next", "int8"}, {"gpt_oss", "int8"}, {"deepseek_v3", "int8"}, {"qwen2_moe", "f32"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := open(t, filepath.Join(oracles, c.name), Options{MaxRows: 40, KVTokens: 128, Activations: c.activations})
 			layers := m.Info().Shape.Layers
 			kept, err := m.NewResiduals(layers, len(tokens))
 			if err != nil {

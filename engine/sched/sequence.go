@@ -115,8 +115,8 @@ type choice struct {
 	err     error
 }
 
-// choose takes the logits of the last row: it hashes them, and chooses the next token unless one was drawn. Different sequences may choose at the
-// same time.
+// choose takes the logits of the last row: it hashes them, and chooses the next token unless one was drawn. Different
+// sequences may choose at the same time.
 func (q *sequence) choose(logits []float32, drawn int32, eos []int32) {
 	if q.hash != nil {
 		canon.HashBits(q.hash, logits)

@@ -172,6 +172,9 @@ func FuzzGGUF(f *testing.F) {
 	whole := mixtralLike()
 	whole.mixtralTensors()
 	f.Add(whole.bytes())
+	fused := mixtralLike()
+	fused.fusedTensors()
+	f.Add(fused.bytes())
 	seeds("m.gguf", func(file []byte) { f.Add(file) })
 	f.Fuzz(func(t *testing.T, file []byte) {
 		c, err := Open(folder(t, map[string][]byte{"m.gguf": file}))

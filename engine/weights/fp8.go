@@ -1,10 +1,10 @@
 package weights
 
 // FP8 and FP4 as DeepSeek stores them. A module M in FP8 has M.weight F8_E4M3 [rows, cols] and M.weight_scale_inv (also
-// spelled M.scale or M.weight_scale) [ceil(rows/height), ceil(cols/width)] in F32, BF16 or E8M0; a weight is code times scale, in spite of the
-// name. One in FP4 has M.weight I8 [rows, cols/2], two e2m1 codes a byte, the low nibble being the earlier input, and M.scale
-// E8M0 [rows, cols/32]. What is stored so is told by type and scale, tensor by tensor; config.json gives the block's size,
-// which ragged last blocks would hide.
+// spelled M.scale or M.weight_scale) [ceil(rows/height), ceil(cols/width)] in F32, BF16 or E8M0; a weight is code times scale,
+// in spite of the name. One in FP4 has M.weight I8 [rows, cols/2], two e2m1 codes a byte, the low nibble being the earlier
+// input, and M.scale E8M0 [rows, cols/32]. What is stored so is told by type and scale, tensor by tensor; config.json gives the
+// block's size, which ragged last blocks would hide.
 
 import (
 	"fmt"

@@ -151,12 +151,16 @@ func TestBiasesOfGGUFAreSeenFromItsTensors(t *testing.T) {
 	}
 }
 
-// Newer files may hold queries, keys and values in one tensor, and gate and up matrices of experts in one stack.
-func TestFusedTensorsOfGGUFFallIntoTheirParts(t *testing.T) {
-	w := mixtralLike()
+func (w *ggufWriter) fusedTensors() {
 	w.tensor("token_embd.weight", 0, counting(0, 12), 4, 3)
 	w.tensor("blk.0.attn_qkv.weight", 0, counting(0, 64), 4, 16)
 	w.tensor("blk.0.ffn_gate_up_exps.weight", 0, counting(100, 32), 4, 4, 2)
+}
+
+// Newer files may hold queries, keys and values in one tensor, and gate and up matrices of experts in one stack.
+func TestFusedTensorsOfGGUFFallIntoTheirParts(t *testing.T) {
+	w := mixtralLike()
+	w.fusedTensors()
 	c, err := Open(folder(t, map[string][]byte{"m.gguf": w.bytes()}))
 	if err != nil {
 		t.Fatal(err)

@@ -4,8 +4,9 @@ package weights
 // 4 bits or 4 of 8 bits in a word (value i of a word in bits 4i.. or 8i.., stored as unsigned with an offset of 8 or
 // 128), M.weight_scale [rows, groups] and M.weight_shape I64 [2] = [rows, cols]. Asymmetric groups have M.weight_zero_point
 // I32 [ceil(rows/n), groups], packed along the rows. Formats float-quantized, int-quantized and naive-quantized: M.weight
-// F8_E4M3 or I8 [rows, cols] with M.weight_scale, [rows, 1] or [1], or for F8 one a block. Which modules are packed is decided by their tensors; config.json's
-// groups say how many bits and which grouping, by exact name, by "re:" pattern, or by class ("Linear"), in that order.
+// F8_E4M3 or I8 [rows, cols] with M.weight_scale, [rows, 1] or [1], or for F8 one a block. Which modules are packed is decided
+// by their tensors; config.json's groups say how many bits and which grouping, by exact name, by "re:" pattern, or by class
+// ("Linear"), in that order.
 
 import (
 	"bytes"
