@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strings"
 
 	"covey/atlas"
 	"covey/atlas/probes"
@@ -106,14 +105,18 @@ func bestDecoding(s *atlas.Sealed, shares bool) *atlas.Decoding {
 // rerun is the command that measures the same again.
 func rerun(a *atlas.Atlas) string {
 	p := a.Provenance
-	command := []string{"covey atlas run"}
+	return command("covey atlas run", p) + fmt.Sprintf(" --seed %d --permutations %d --draws %d --shuffles %d", p.Seed, p.Permutations, p.Draws, p.Shuffles)
+}
+
+// command names the atlas's model and texts where they are not those that are built in.
+func command(verb string, p atlas.Provenance) string {
 	if p.ModelID != bundledID {
-		command = append(command, "--model DIR")
+		verb += " --model DIR"
 	}
 	if p.ProbeSet != probes.BuiltinName {
-		command = append(command, "--probes FILE")
+		verb += " --probes FILE"
 	}
-	return strings.Join(append(command, fmt.Sprintf("--seed %d --permutations %d --draws %d --shuffles %d", p.Seed, p.Permutations, p.Draws, p.Shuffles)), " ")
+	return verb
 }
 
 // remove is the command that removed what the atlas says was removed; "" = nothing was.
@@ -131,15 +134,17 @@ func remove(a *atlas.Atlas) string {
 	if controls == 0 {
 		return ""
 	}
-	labels := fmt.Sprintf("--labels %d", tested)
-	if tested == 0 {
-		labels = "--labels=-1"
+	line := command("covey atlas ablate ATLAS", a.Provenance)
+	if tested > 0 {
+		line += fmt.Sprintf(" --labels %d", tested)
+	} else {
+		line += " --labels=-1"
 	}
-	groups := ""
+	line += fmt.Sprintf(" --controls %d", controls)
 	if len(a.Groups) == 0 {
-		groups = " --no-groups"
+		line += " --no-groups"
 	}
-	return fmt.Sprintf("covey atlas ablate FILE %s --controls %d%s", labels, controls, groups)
+	return line
 }
 
 // method explains every number of the page.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"covey/atlas"
+	"covey/atlas/probes"
 )
 
 // report renders the report of a stored atlas.
@@ -38,6 +39,23 @@ func TestAReportSaysWhatWasFoundAndWhatWasNot(t *testing.T) {
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q", want)
+		}
+	}
+}
+
+func TestAReportNamesTheCommandOfItsRemovals(t *testing.T) {
+	bundled := atlas.Provenance{ModelID: bundledID, ProbeSet: probes.BuiltinName}
+	other := atlas.Provenance{ModelID: "other", ProbeSet: "mine"}
+	removed := []atlas.Label{{}, {Causal: &atlas.Effect{Controls: 9}}, {Causal: &atlas.Effect{Controls: 10}}}
+	group := []atlas.Group{{Effect: atlas.Effect{Controls: 4}}}
+	for want, a := range map[string]*atlas.Atlas{
+		"": {Provenance: bundled, Labels: removed[:1]},
+		"covey atlas ablate ATLAS --labels 2 --controls 10 --no-groups":              {Provenance: bundled, Labels: removed},
+		"covey atlas ablate ATLAS --labels=-1 --controls 4":                          {Provenance: bundled, Labels: removed[:1], Groups: group},
+		"covey atlas ablate ATLAS --model DIR --probes FILE --labels 1 --controls 9": {Provenance: other, Labels: removed[:2], Groups: group},
+	} {
+		if got := remove(a); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func (c *atlasAblateCmd) Run(con *console) error {
 	if err != nil {
 		return err
 	}
-	done, err := atlas.Ablate(ctx, model, set, a, atlas.AblateOptions{Labels: c.Labels, Groups: c.Groups, Controls: c.Controls, Draws: c.Draws}, con.atlasProgress)
+	done, err := atlas.Ablate(ctx, model, set, a, atlas.AblateOptions{Labels: c.Labels, Groups: c.Groups, Controls: c.Controls, Draws: c.Draws, Seed: a.Provenance.Seed}, con.atlasProgress)
 	con.clear()
 	stop()
 	if err != nil {
