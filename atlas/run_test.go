@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -165,6 +167,45 @@ func TestAJobOfAnotherTextIsNotResumed(t *testing.T) {
 	o.Store, o.Job = db, job.ID
 	if _, err := Run(ctx, p, set, o, nil); err == nil || !strings.Contains(err.Error(), "is of another text") {
 		t.Errorf("error %v", err)
+	}
+}
+
+func TestTopicsWithoutACommonTokenAreMeasuredWithoutSharesBeyondTokens(t *testing.T) {
+	p, _, err := NewPlanted(2, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var texts []probes.Probe
+	for i := range 24 {
+		split := probes.Open
+		if i%3 == 2 {
+			split = probes.Sealed
+		}
+		code, law := strings.Builder{}, strings.Builder{}
+		for w := range 60 {
+			fmt.Fprintf(&code, "w%d ", (7*i+w)%40)
+			fmt.Fprintf(&law, "w%d ", 100+(7*i+w)%40)
+		}
+		texts = append(texts, probes.Probe{ID: fmt.Sprintf("code-%d", i), Topic: "code", Split: split, Text: code.String()},
+			probes.Probe{ID: fmt.Sprintf("law-%d", i), Topic: "law", Split: split, Text: law.String()})
+	}
+	set, err := probes.New("apart", texts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := Run(t.Context(), p, set, quick, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var from []string
+	for _, d := range a.Sealed.Decoding {
+		from = append(from, d.Features)
+	}
+	if want := []string{"shares", "shares", "tokens", "tokens"}; !slices.Equal(from, want) {
+		t.Errorf("topics are named from %q, want %q", from, want)
+	}
+	if want := "topics are not named from shares beyond tokens: they are the same in every open text"; !slices.Contains(a.Provenance.Notes, want) {
+		t.Errorf("notes %q, want %q", a.Provenance.Notes, want)
 	}
 }
 

@@ -4,6 +4,7 @@ package atlas
 // took no part in labelling, against chance and against what the bag of its tokens tells without any model.
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -34,7 +35,8 @@ func (m *measurement) sealed(observed map[string]*Observation) error {
 	return m.confirm(s, sealed)
 }
 
-// decode names topics from each kind of feature, and the topics of crossed texts from shares.
+// decode names topics from each kind of feature, and the topics of crossed texts from shares. A feature that is the same in
+// every open text is left out with a note: topics without a token in common, for one, leave no share beyond tokens.
 func (m *measurement) decode(s *Sealed, sealed *sample, observed map[string]*Observation) ([]Crossing, error) {
 	var crossed []probes.Probe
 	var seen []*Observation
@@ -57,6 +59,10 @@ func (m *measurement) decode(s *Sealed, sealed *sample, observed map[string]*Obs
 	var crossings []Crossing
 	for _, f := range features {
 		named, err := stats.Decode(f.train, m.open.design.Topic, len(m.set.Topics), f.test)
+		if errors.Is(err, stats.ErrAlike) {
+			m.atlas.Provenance.Notes = append(m.atlas.Provenance.Notes, "topics are not named from "+f.name+": they are the same in every open text")
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("from %s: %w", f.name, err)
 		}

@@ -53,9 +53,10 @@ func TestCanonicalTextReadsBackToTheSameSetAndHash(t *testing.T) {
 func TestBadLinesAreRefusedWithTheirNumber(t *testing.T) {
 	good := `{"id":"a","topic":"code","text":"x"}` + "\n" + `{"id":"b","topic":"law","text":"y"}` + "\n"
 	cases := map[string]string{
-		`{"id":"c","topic":"law","text":"z","note":1}`:       "unknown",
+		`{"id":"c","topic":"law","text":"z","note":1}`:       `line 3: field "note" is unknown`,
 		`{"id":"c","topic":"law","text":"z","text":"w"}`:     "duplicate",
-		`{"ID":"c","topic":"law","text":"z"}`:                "unknown",
+		`{"ID":"c","topic":"law","text":"z"}`:                `field "ID" is unknown`,
+		`{"id":"c","topic":"law","text":7}`:                  `field "text" is not a text`,
 		`{"id":"a","topic":"law","text":"z"}`:                `"a" is there already`,
 		`{"id":"c","topic":"","text":"z"}`:                   `"topic": is missing`,
 		`{"id":"c","topic":"a+b+c","text":"z"}`:              "more than two",
@@ -64,7 +65,7 @@ func TestBadLinesAreRefusedWithTheirNumber(t *testing.T) {
 		`{"id":"c","topic":"law","text":"z","split":"test"}`: `"test" is neither`,
 		`{"id":"c","topic":"law","text":"z","kind":"html"}`:  `"html" is neither`,
 		`{"id":"c","topic":"law","text":"` + "\xff" + `"}`:   "UTF-8",
-		`[1]`: "line 3",
+		`[1]`: "line 3: it is not a JSON object",
 		`{"id":"` + strings.Repeat("i", 121) + `","topic":"law"}`:                  "121 bytes",
 		`{"id":"c","topic":"law","text":"` + strings.Repeat("x", MaxText+1) + `"}`: "at most 65536",
 	}

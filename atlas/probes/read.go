@@ -55,7 +55,7 @@ func Read(name string, r io.Reader) (*Set, error) {
 		}
 		var p Probe
 		if err := json.Unmarshal([]byte(line), &p, json.RejectUnknownMembers(true)); err != nil {
-			return nil, fmt.Errorf("probes: %s: line %d: %w", name, n, err)
+			return nil, fmt.Errorf("probes: %s: line %d: %w", name, n, lineError(err))
 		}
 		if err := s.add(p, ids); err != nil {
 			return nil, fmt.Errorf("probes: %s: line %d: %w", name, n, err)
@@ -70,6 +70,20 @@ func Read(name string, r io.Reader) (*Set, error) {
 		return nil, fmt.Errorf("probes: %s: larger than %d bytes: split the set", name, maxFile)
 	}
 	return s, s.finish()
+}
+
+// lineError says in words of the file format why a line is no probe, all of whose fields are texts.
+func lineError(err error) error {
+	var kind *json.SemanticError
+	switch {
+	case !errors.As(err, &kind):
+		return err
+	case kind.JSONPointer == "":
+		return errors.New("it is not a JSON object")
+	case errors.Is(err, json.ErrUnknownName):
+		return fmt.Errorf("field %q is unknown", kind.JSONPointer.LastToken())
+	}
+	return fmt.Errorf("field %q is not a text", kind.JSONPointer.LastToken())
 }
 
 // add checks one probe and appends it.

@@ -7,8 +7,12 @@ package stats
 
 import (
 	"errors"
+	"fmt"
 	"math"
 )
+
+// ErrAlike says that there is nothing to name topics from.
+var ErrAlike = errors.New("the training rows do not differ")
 
 // Naming is the topic named for each held-out row.
 type Naming struct {
@@ -23,7 +27,7 @@ const (
 	logisticRidge = 1e-3
 )
 
-// Decode fits on train [rows, features] of known topic and names the rows of test.
+// Decode fits on train [rows, features] of known topic and names the rows of test. ErrAlike: all rows of train are equal.
 func Decode(train Matrix, topic []int, topics int, test Matrix) (Naming, error) {
 	if train.Cols != test.Cols || train.Rows != len(topic) || train.Rows == 0 {
 		return Naming{}, errors.New("stats: decoding: training and test do not fit together")
@@ -47,7 +51,7 @@ func Decode(train Matrix, topic []int, topics int, test Matrix) (Naming, error) 
 		square += v * v
 	}
 	if square == 0 {
-		return Naming{}, errors.New("stats: decoding: the training rows do not differ")
+		return Naming{}, fmt.Errorf("stats: decoding: %w", ErrAlike)
 	}
 	norm := 1 / math.Sqrt(square/float64(a.Rows))
 	for _, m := range []Matrix{a, b} {
