@@ -1,10 +1,16 @@
 package daemon
 
 import (
+	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 )
 
 func TestAPortInUseIsNamedWithItsRemedy(t *testing.T) {
@@ -17,6 +23,42 @@ func TestAPortInUseIsNamedWithItsRemedy(t *testing.T) {
 	var e *Error
 	if !errors.As(err, &e) || e.Code != "port_in_use" || e.Kind != KindEnvironment || e.Hint == "" {
 		t.Errorf("got %#v", err)
+	}
+}
+
+// A client that sends half a body must not hold its connection: without credentials the answer does not wait for the rest,
+// with them it comes when the body's time is over.
+func TestHalfABodyIsAnswered(t *testing.T) {
+	d := startDaemon(t, nil)
+	d.loaded()
+	half := func(address string) string {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetReadDeadline(time.Now().Add(20 * time.Second)) // of a failing test
+		fmt.Fprintf(c, "POST /v1/messages HTTP/1.1\r\nHost: %s\r\nContent-Length: 100\r\n\r\n{", address)
+		line, err := bufio.NewReader(c).ReadString('\n')
+		if err != nil {
+			t.Errorf("no answer: %v", err)
+		}
+		return strings.TrimSpace(line)
+	}
+	if got, want := half(d.Addr().String()), "HTTP/1.1 401 Unauthorized"; got != want {
+		t.Errorf("without credentials: %q, want %q", got, want)
+	}
+	timed := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)
+		control.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		r.Body = &timedBody{ReadCloser: r.Body, control: control}
+		if _, err := io.ReadAll(r.Body); err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	}))
+	defer timed.Close()
+	if got, want := half(timed.Listener.Addr().String()), "HTTP/1.1 400 Bad Request"; got != want {
+		t.Errorf("with a deadline: %q, want %q", got, want)
 	}
 }
 

@@ -66,7 +66,8 @@ func (s *Server) route(pattern string, h http.HandlerFunc, limit int64) {
 }
 
 // timedBody is a body with a read deadline that is lifted at its end: left in place it would cut a long answer, because
-// the server watches the connection for the client's hanging up while the handler runs.
+// the server watches the connection for the client's hanging up while the handler runs. After a failed read it stays: the
+// server waits for the rest of a body before it sends the refusal.
 type timedBody struct {
 	io.ReadCloser
 	control *http.ResponseController
@@ -74,7 +75,7 @@ type timedBody struct {
 
 func (b *timedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil {
+	if err == io.EOF {
 		b.control.SetReadDeadline(time.Time{})
 	}
 	return n, err
@@ -174,6 +175,9 @@ func (m *missed) Write(b []byte) (int, error) { return len(b), nil }
 func (s *Server) refuseUnauthorised(w http.ResponseWriter, r *http.Request, ref *refusal) {
 	if ref.status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="covey"`)
+	}
+	if r.ContentLength != 0 {
+		w.Header().Set("Connection", "close") // else the server waits for the body before it answers
 	}
 	if ref.retryAfter > 0 {
 		w.Header().Set("Retry-After", fmt.Sprint(int(ref.retryAfter.Seconds())))
