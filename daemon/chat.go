@@ -84,7 +84,7 @@ func stored(err error, what string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, store.ErrNotFound):
-		return problem(KindUsage, "not_found", "it may have been deleted in another tab: reload the page", err, "%s is not there", what)
+		return problem(KindUsage, "not_found", "it may have been deleted in another tab", err, "%s is not there", what)
 	case errors.Is(err, store.ErrState):
 		return problem(KindUsage, "busy", "stop the answer first, or wait for it", err, "%s is in use", what)
 	case errors.Is(err, store.ErrReadOnly):

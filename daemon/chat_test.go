@@ -410,6 +410,11 @@ func TestPagesReadWithoutTheClientAndExportsComeBack(t *testing.T) {
 	if code, _, answer := d.do("POST", "/import", "{", "Authorization", "Bearer "+d.token); code != 400 || !strings.Contains(answer, `"code":"invalid"`) {
 		t.Errorf("a broken file: %d %s", code, answer)
 	}
+	for file, want := range map[string]string{`{"a":1}`: `an export has no field \"/a\"`, `[]`: "it is not a JSON object"} {
+		if code, _, answer := d.do("POST", "/import", file, "Authorization", "Bearer "+d.token); code != 400 || !strings.Contains(answer, want) {
+			t.Errorf("%s: %d %s, want %q", file, code, answer, want)
+		}
+	}
 }
 
 // However a cursor stands, the frames from it on complete the text.

@@ -199,10 +199,15 @@ func outward(c Conversation, messages []Message) transferConversation {
 func decodeTransfer(r io.Reader, limit int64) (*transferFile, error) {
 	limited := &io.LimitedReader{R: r, N: limit + 1}
 	var file transferFile
+	var kind *strict.SemanticError
 	err := strict.UnmarshalRead(limited, &file, strict.RejectUnknownMembers(true), jsontext.AllowInvalidUTF8(true))
 	switch {
 	case limited.N <= 0:
 		return nil, fmt.Errorf("%w: file of more than %d bytes", ErrInvalid, limit)
+	case errors.Is(err, strict.ErrUnknownName) && errors.As(err, &kind):
+		return nil, fmt.Errorf("%w: an export has no field %q", ErrInvalid, kind.JSONPointer)
+	case errors.As(err, &kind) && kind.JSONPointer == "":
+		return nil, fmt.Errorf("%w: it is not a JSON object", ErrInvalid)
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	case file.Format != transferFormat:

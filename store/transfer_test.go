@@ -130,7 +130,7 @@ func TestBadImportNamesTheFieldAndStoresNothing(t *testing.T) {
 		{"id": "2", "parent": "1", "role": "assistant", "content": "a", "state": "failed", "created": "2025-01-01T00:00:00Z", "updated": "2025-01-01T00:00:00Z",
 		 "turn": {"model": "m", "prompt_tokens": 1, "started": "2025-01-01T00:00:00Z"}}]}]}`
 	for _, test := range []struct{ old, new, want string }{
-		{`{"format"`, `[{"format"`, "unmarshal JSON array"},
+		{`{"format"`, `[{"format"`, "it is not a JSON object"},
 		{`"version": 1`, `"version": 1, "version": 1`, "duplicate"},
 		{`covey.conversations`, `other.conversations`, "format"},
 		{`"version": 1`, `"version": 2`, "version"},

@@ -701,7 +701,7 @@ func Foot(m Message) templ.Component {
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
-			if m.Stats != nil {
+			if m.Stats != nil && m.Stats.Prompt > 0 {
 				templ_7745c5c3_Err = StatsLine(*m.Stats).Render(ctx, templ_7745c5c3_Buffer)
 				if templ_7745c5c3_Err != nil {
 					return templ_7745c5c3_Err

@@ -77,6 +77,10 @@ func TestStatisticsAreRatesOfWhatWasMeasured(t *testing.T) {
 			t.Errorf("no %q in %q", want, text)
 		}
 	}
+	cut := Message{ID: "a", State: Stopped, Note: "interrupted", Text: "As the sun", Stats: &Stats{Finish: "interrupted"}}
+	if text := render(t, Foot(cut)); strings.Contains(text, `class="stats"`) || !strings.Contains(text, "Stopped: interrupted") {
+		t.Errorf("the foot of an answer that a kill cut off: %s", text)
+	}
 	if text := render(t, StatsLine(Stats{Prompt: 5})); !strings.Contains(text, "<b>-</b>") {
 		t.Errorf("what was not measured is not a dash: %q", text)
 	}

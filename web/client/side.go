@@ -219,7 +219,7 @@ func (a *app) importFile(input js.Value) {
 	done := dom.Func(func(args []js.Value) {
 		body := args[0]
 		if n := body.Get("imported"); n.Type() == js.TypeNumber {
-			a.toast(strconv.Itoa(n.Int())+" conversations imported.", "", nil)
+			a.toast(plural(n.Int(), "conversation")+" imported.", "", nil)
 			return
 		}
 		if e := body.Get("error"); e.Truthy() {

@@ -3,11 +3,15 @@
 package main
 
 import (
+	"strconv"
 	"syscall/js"
 
 	"covey/web/client/dom"
 	"covey/web/wire"
 )
+
+// maxProbeFile is what a text box still holds, in bytes; the daemon takes four times as much, because forms escape.
+const maxProbeFile = 16 << 20
 
 // startJobs follows the probe batches, and sends the form of a new one with the page token in a header: the texts may be
 // larger than what the daemon reads of a form for its token.
@@ -23,6 +27,11 @@ func (a *app) startJobs() {
 	a.changes["job-file"] = func(el, _ js.Value) {
 		file := el.Get("files").Index(0)
 		if !file.Truthy() {
+			return
+		}
+		if n := file.Get("size").Int(); n > maxProbeFile {
+			a.toast("The file has "+strconv.Itoa(n>>20)+" MiB, this page takes "+strconv.Itoa(maxProbeFile>>20)+". covey atlas run --probes reads larger sets; import its atlas.", "", nil)
+			el.Set("value", "")
 			return
 		}
 		form := dom.ID("job-form")
