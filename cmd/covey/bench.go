@@ -45,7 +45,7 @@ type benchReport struct {
 	DecodeRuns    []float64 `json:"decode_runs,omitempty"`
 	PrefillRuns   []float64 `json:"prefill_runs,omitempty"`
 	ReadRuns      []float64 `json:"read_runs,omitempty"`
-	Experts       *reads    `json:"experts,omitempty"` // where experts came from in the measured runs; null where all are in memory
+	Experts       *reads    `json:"experts,omitempty"` // where experts came from in the measured runs; absent where all are in memory
 	PromptTokens  int       `json:"prompt_tokens"`
 	Tokens        int       `json:"tokens"`
 	Model         string    `json:"model"`
