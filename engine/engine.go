@@ -19,7 +19,7 @@ import (
 type Config struct {
 	Dir         string       // model folder or GGUF file; required
 	Threads     int          // C worker threads; 0 = physical cores available to the process
-	ISA         string       // "", portable, avx2, avx512, vnni, amx; "" = best this machine has (COVEY_ISA is read by callers)
+	ISA         string       // kernel family, by a name that canon.Resolve takes; "" = the best of this machine (COVEY_ISA is read by callers)
 	KV          string       // f16 (default), bf16 or f32
 	Activations string       // int8 (default, rule 1) or f32 (weights dequantised, rule 3; for checking)
 	Context     int          // longest sequence in tokens; 0 = the model's own limit

@@ -3,7 +3,8 @@
 // It knows page numbers and tokens, never the numbers stored in a page; the same page number addresses every layer of
 // the model. Pages that a finished sequence filled whole stay behind in a prefix index, one tree per owner, so that a
 // later prompt of the same owner with equal leading tokens starts from them. Reuse cannot change a result: the stored
-// keys and values depend on the tokens alone (numerics rule 6).
+// keys and values depend on the tokens alone (numerics rule 6). Where they also depend on whether a sequence is long, the
+// caller names another owner for those that are.
 //
 // A model with recurrent state keeps some of each sequence's past outside its pages, in a slot of its own. Keys and values
 // without the state behind them are no use to another sequence, so such a cache reuses nothing.

@@ -12,7 +12,7 @@ import (
 // Options say how a model is loaded. The zero value of a field means its default.
 type Options struct {
 	Threads     int    // C worker threads; 0 = physical cores available to the process
-	ISA         string // "", portable, avx2, avx512, vnni; "" = best this machine has
+	ISA         string // kernel family, by a name that canon.Resolve takes; "" = the best of this machine
 	KV          string // f16 (default), bf16 or f32
 	Activations string // int8 (default: rule 1) or f32 (weights dequantised, rule 3; for checking)
 	MaxRows     int    // most rows of a step; 0 = 256
