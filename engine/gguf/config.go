@@ -317,11 +317,14 @@ func (r *reader) layers(config map[string]any) {
 	if !ok {
 		r.refuse("block_count", "missing")
 	}
+	if all < 0 {
+		r.refuse("block_count", "%d layers", all)
+	}
 	drafting, _ := r.integer("nextn_predict_layers")
 	if drafting < 0 || drafting >= max(all, 1) {
 		r.refuse("nextn_predict_layers", "%d of %d layers", drafting, all)
 	}
-	config["num_hidden_layers"] = all - drafting
+	config["num_hidden_layers"] = max(all-drafting, 0) // the rest of a refused file is read all the same
 	if drafting > 0 {
 		config["num_nextn_predict_layers"] = drafting
 	}

@@ -247,3 +247,20 @@ func TestPartsOfFusedTensorsAreNeitherNegativeNorEndless(t *testing.T) {
 		}
 	}
 }
+
+func TestLayersLessThanNoneAreRefused(t *testing.T) {
+	minus := uint32(math.MaxUint32) // -1 as an int32
+	h := begin(3, 0, 3).text("general.architecture").u32(8).text("glm-dsa").text("glm-dsa.block_count").u32(5).u32(minus).
+		text("glm-dsa.attention.indexer.types").u32(9).u32(5).u64(2).u32(1).u32(0)
+	f, err := Parse(bytes.NewReader(h.Bytes()), int64(h.Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Describe(f, nil); err == nil {
+		t.Error("accepted")
+	}
+	r := &reader{file: f, prefix: "glm-dsa.", used: map[string]bool{}}
+	if r.layers(map[string]any{}); r.err == nil || !strings.Contains(r.err.Error(), `block_count": -1 layers`) {
+		t.Errorf("got %v", r.err)
+	}
+}
