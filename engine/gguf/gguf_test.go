@@ -264,3 +264,64 @@ func TestLayersLessThanNoneAreRefused(t *testing.T) {
 		t.Errorf("got %v", r.err)
 	}
 }
+
+// Any number may stand for any other: a description or an error follows, and so it does for tensors of any shape.
+func TestNoNumberEndsTheProcess(t *testing.T) {
+	described := 0
+	for name, family := range families {
+		file := &File{reader: strings.NewReader(name + "\x01\x00")}
+		at := int64(len(name))
+		put := func(f field, n int64) {
+			v := value{kind: kindI64, bits: uint64(n)}
+			switch f.kind {
+			case real:
+				v = value{kind: kindF64, bits: math.Float64bits(float64(n))}
+			case truth:
+				v = value{kind: kindBool, bits: uint64(n) & 1}
+			}
+			file.values[name+"."+f.key] = v
+		}
+		fields := slices.Concat(common, family.fields)
+		more := "block_count expert_gating_func rope.dimension_count"
+		if strings.HasPrefix(name, "deepseek") || name == "glm-dsa" {
+			more += " nextn_predict_layers attention.key_length_mla attention.value_length_mla attention.kv_lora_rank attention.q_lora_rank"
+		}
+		for _, key := range strings.Fields(more) {
+			fields = append(fields, field{key: key, kind: whole})
+		}
+		for _, changed := range fields {
+			for _, n := range []int64{math.MinInt64, -1, 0, 1, 1 << 40, math.MaxInt64} {
+				file.values = map[string]value{"general.architecture": {kind: kindString, count: at, size: at}}
+				for _, f := range fields {
+					put(f, 4)
+				}
+				put(field{key: "expert_gating_func"}, max(family.gating, gateSoftmax))
+				if strings.Contains(more, "nextn") {
+					put(field{key: "nextn_predict_layers"}, 1)
+					put(field{key: "attention.key_length_mla"}, 8)
+				}
+				if name == "glm-dsa" {
+					file.values["glm-dsa.attention.indexer.types"] = value{kind: kindArray, element: kindU8, count: 2, at: at, size: 2}
+				}
+				put(changed, n)
+				d, err := Describe(file, []Tensor{{Name: "token_embd.weight", Shape: []int64{4, 4}}})
+				if err != nil {
+					continue
+				}
+				described++
+				for _, tensor := range []string{"attn_qkv.weight", "attn_qkv.bias", "attn_q.weight", "attn_k.weight", "ffn_gate_up_exps.weight", "ffn_up_exps.weight", "ffn_gate_inp_shexp.weight", "attn_k_b.weight"} {
+					for _, shape := range [][]int64{nil, {0}, {4}, {48}, {0, 4}, {4, 0}, {48, 4}, {4, 0, 4}, {4, 4, 0}, {2, 4, 4}} {
+						size := int64(4)
+						for _, side := range shape {
+							size *= side
+						}
+						_, _ = d.Places(Tensor{Name: "blk.0." + tensor, Type: "F32", Shape: shape, Size: size}, 16)
+					}
+				}
+			}
+		}
+	}
+	if described < 500 {
+		t.Errorf("%d descriptions: too few for the test to show anything", described)
+	}
+}
