@@ -59,7 +59,7 @@ asan: ## the CPU engine's C code under AddressSanitizer and UndefinedBehaviorSan
 
 # Emulation is some five times slower, so wide products and the longest sequences are left out.
 test-arm: ## the CPU engine's suite for 64-bit Arm, emulated; needs gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user
-	GOARCH=arm64 CC=aarch64-linux-gnu-gcc go test -short -timeout 20m -exec 'qemu-aarch64 -L /usr/aarch64-linux-gnu' -skip 'TestProductsEqualTheRule/21,(32|576|2880)|TestAttentionEqualsTheRule/3x64' ./engine/canon
+	GOARCH=arm64 CC=aarch64-linux-gnu-gcc go test -short -timeout 25m -exec 'qemu-aarch64 -L /usr/aarch64-linux-gnu' -skip 'TestProductsEqualTheRule/21,(32|576|2880)|TestAttentionEqualsTheRule/3x64' ./engine/canon
 
 wasm: $(STATIC)/app.wasm ## the browser client, compressed; prints its size
 
