@@ -21,7 +21,8 @@ import (
 const (
 	checkpointEvery = time.Second
 	alternatives    = 5               // other tokens kept for the token view
-	finishPatience  = 4 * time.Second // how long the end of a turn is offered to a store that cannot write
+	finishPatience  = 4 * time.Second // how long the end of a turn is offered to a store that cannot write, while viewers wait
+	finishAgain     = 2 * time.Second // how often after that
 )
 
 // begin is what is needed to start an answer.
@@ -246,13 +247,16 @@ func (c *chats) end(t *turn, r store.TurnResult) {
 	}
 	var err error
 	for wait, start := 100*time.Millisecond, time.Now(); ; wait *= 2 {
-		if err = c.server.store.FinishTurn(context.Background(), r); err == nil || errors.Is(err, store.ErrState) || errors.Is(err, store.ErrNotFound) || time.Since(start) > finishPatience {
+		if err = c.server.store.FinishTurn(context.Background(), r); err == nil || refusedForGood(err) || time.Since(start) > finishPatience {
 			break
 		}
 		time.Sleep(wait)
 	}
 	if err != nil {
 		c.server.log.Error("storing an answer", slog.String("turn", t.message), slog.Any("err", err))
+		if !refusedForGood(err) {
+			c.server.Go(func(ctx context.Context) { c.endLater(ctx, t, r) })
+		}
 	}
 	c.mu.Lock()
 	delete(c.turns, t.message)
@@ -274,6 +278,33 @@ func (c *chats) end(t *turn, r store.TurnResult) {
 		c.finishViews(ctx, t, viewers)
 	}
 	c.refreshLists(ctx)
+}
+
+// endLater stores an outcome once the store takes it again, after a full disk say: until then the answer is running for the
+// store and its conversation takes no message. A daemon that stops first leaves the last checkpoint, as a kill does.
+func (c *chats) endLater(ctx context.Context, t *turn, r store.TurnResult) {
+	ticker := time.NewTicker(finishAgain)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		err := c.server.store.FinishTurn(ctx, r)
+		if err == nil {
+			c.refresh(ctx, t.conversation)
+			c.refreshLists(ctx)
+		}
+		if err == nil || refusedForGood(err) || c.server.draining.Load() {
+			return
+		}
+	}
+}
+
+// refusedForGood says that the store will not take a turn's outcome at any other time either.
+func refusedForGood(err error) bool {
+	return errors.Is(err, store.ErrState) || errors.Is(err, store.ErrNotFound)
 }
 
 // finishViews replaces what was provisional in the viewers' pages: the rendered text as one piece (lists and references
