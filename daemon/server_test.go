@@ -463,3 +463,20 @@ func TestADamagedDatabaseIsNamedAndKept(t *testing.T) {
 		t.Error("the damaged file was changed")
 	}
 }
+
+func TestARefusalsPageLeadsBackWhereThereIsASession(t *testing.T) {
+	refused := func(id Identity) string {
+		r := httptest.NewRequest("GET", "/c/gone", nil)
+		r.Header.Set("Accept", "text/html")
+		w := httptest.NewRecorder()
+		refuse(w, r.WithContext(withIdentity(r.Context(), id)), http.StatusNotFound, problem(KindUsage, "not_found", "", nil, "this conversation is not there"))
+		return w.Body.String()
+	}
+	const link = `<a href="/">Open Covey</a>`
+	if page := refused(Identity{Session: "s"}); !strings.Contains(page, link) {
+		t.Errorf("no way back: %s", page)
+	}
+	if page := refused(Identity{}); strings.Contains(page, link) {
+		t.Errorf("a visitor without a session is sent on: %s", page)
+	}
+}

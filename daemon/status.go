@@ -148,6 +148,9 @@ var statusTemplate = template.Must(template.New("status").Parse(`<!doctype html>
 {{- if .Hint}}
 <p>{{.Hint}}</p>
 {{- end}}
+{{- if and .Style (not .Loading)}}
+<p><a href="/">Open Covey</a></p>
+{{- end}}
 </main>
 </body>
 </html>
