@@ -268,12 +268,48 @@ func pattern(expr string) (finder, scanner, error) {
 	}, nil, nil
 }
 
+// wordMembers are the characters of isWord as members of a class. Marks hold nearly all of Other_Alphabetic; the rest are
+// letters in circles and squares.
+const wordMembers = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}` + "\u200C\u200D\u24B6-\u24E9\U0001F130-\U0001F149\U0001F150-\U0001F169\U0001F170-\U0001F189"
+
+// unicodeWords writes \w and \W out: in regexp2 they are those of .NET, which leave out numerals that are letters, marks that
+// take room, and joiners; a tokenizer.json means Unicode's. A \W inside a class stays as it is.
+func unicodeWords(expr string) string {
+	var b strings.Builder
+	class := false
+	for i := 0; i < len(expr); i++ {
+		c := expr[i]
+		switch {
+		case c == '\\' && i+1 < len(expr):
+			i++
+			switch d := expr[i]; {
+			case d == 'w' && class:
+				b.WriteString(wordMembers)
+			case d == 'w':
+				b.WriteString("[" + wordMembers + "]")
+			case d == 'W' && !class:
+				b.WriteString("[^" + wordMembers + "]")
+			default:
+				b.WriteByte(c)
+				b.WriteByte(d)
+			}
+			continue
+		case c == '[':
+			class = true
+		case c == ']':
+			class = false
+		}
+		b.WriteByte(c)
+	}
+	return b.String()
+}
+
 // compile compiles a regular expression of a tokenizer.json, with limits on its size and running time.
 func compile(expr string) (*regexp2.Regexp, error) {
 	if len(expr) > patternLimit {
 		return nil, fmt.Errorf("pattern of %d bytes; at most %d are read", len(expr), patternLimit)
 	}
-	re, err := regexp2.Compile(expr, regexp2.OptionMaxBacktrackingStackSize(1<<22))
+	re, err := regexp2.Compile(unicodeWords(expr), regexp2.OptionMaxBacktrackingStackSize(1<<22))
 	if err != nil {
 		return nil, fmt.Errorf("pattern %.60q: %w", expr, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/dlclark/regexp2/v2"
@@ -121,4 +122,23 @@ func FuzzScanners(f *testing.F) {
 		}
 		compareScanners(t, text)
 	})
+}
+
+func TestWordsOfPatternsAreThoseOfUnicode(t *testing.T) {
+	re, err := compile(`\w+|[^\w\s]+|\W`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r := rune(1); r <= unicode.MaxRune; r++ {
+		if !utf8.ValidRune(r) || unicode.IsSpace(r) {
+			continue
+		}
+		m, err := re.FindStringMatch("a" + string(r))
+		if err != nil || m == nil {
+			t.Fatalf("U+%04X: %v, %v", r, m, err)
+		}
+		if joined := m.String() != "a"; joined != isWord(r) {
+			t.Errorf("U+%04X beside a letter: one word %v, of Unicode's %v", r, joined, isWord(r))
+		}
+	}
 }
