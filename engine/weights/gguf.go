@@ -25,7 +25,7 @@ const extension = ".gguf"
 var part = regexp.MustCompile(`^(.*)-(\d{5})-of-(\d{5})\.gguf$`)
 
 // findGGUF looks for the one GGUF checkpoint of a folder and returns the name of its (first) file; "" when there is none.
-func findGGUF(root *os.Root) (string, error) {
+func findGGUF(root modelFolder) (string, error) {
 	entries, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
 		return "", fmt.Errorf("weights: reading the model folder: %w", err)

@@ -121,7 +121,7 @@ type file struct {
 // Tensors is a table of named tensors over open files. It is immutable after opening; all methods but Close may be
 // called from several goroutines at once.
 type Tensors struct {
-	root   *os.Root
+	root   modelFolder
 	files  []*file
 	byName map[string]Tensor
 }
@@ -145,7 +145,7 @@ type Checkpoint struct {
 // container of ours (container.go), or a folder with one GGUF checkpoint. No tensor is read. The caller closes it.
 func Open(path string) (*Checkpoint, error) {
 	dir, name := splitPath(path)
-	root, err := os.OpenRoot(dir)
+	root, err := openModelFolder(dir)
 	if err != nil {
 		return nil, fmt.Errorf("weights: opening model folder: %w", err)
 	}
@@ -158,7 +158,7 @@ func Open(path string) (*Checkpoint, error) {
 
 // OpenTensors opens the single safetensors file called name in the folder dir. The caller closes it.
 func OpenTensors(dir, name string) (*Tensors, error) {
-	root, err := os.OpenRoot(dir)
+	root, err := openModelFolder(dir)
 	if err != nil {
 		return nil, fmt.Errorf("weights: opening folder: %w", err)
 	}
@@ -262,7 +262,7 @@ func (c *Checkpoint) Hash() string { return c.hash }
 
 // openFile opens a file of the folder. A link out of it is refused: a checkpoint must not be able to name other files.
 // Neither is anything but a plain file opened: a pipe would wait for a writer for ever.
-func openFile(root *os.Root, name string) (*os.File, error) {
+func openFile(root modelFolder, name string) (*os.File, error) {
 	info, err := root.Stat(name)
 	if err == nil && !info.Mode().IsRegular() {
 		return nil, &FormatError{File: name, Offset: -1, Problem: "not a regular file", Remedy: "replace it by a plain file"}
