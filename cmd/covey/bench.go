@@ -116,9 +116,10 @@ func (c *speed) model(con *console, tokens int) error {
 			warm = eng.Stats()
 			continue
 		}
-		report.PrefillRuns = append(report.PrefillRuns, rate(result.PromptTokens-result.CachedTokens, result.PrefillNanos))
+		prefill, decode := speeds(result)
+		report.PrefillRuns = append(report.PrefillRuns, prefill)
 		if tokens > 1 {
-			report.DecodeRuns = append(report.DecodeRuns, rate(len(result.Tokens)-1, result.DecodeNanos))
+			report.DecodeRuns = append(report.DecodeRuns, decode)
 		}
 	}
 	con.clear()

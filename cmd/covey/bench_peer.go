@@ -69,7 +69,7 @@ func (c *peerCmd) Run(con *console) error {
 			con.clear()
 			return err
 		}
-		p.Prefill, p.Decode = rate(result.PromptTokens-result.CachedTokens, result.PrefillNanos), rate(len(result.Tokens)-1, result.DecodeNanos)
+		p.Prefill, p.Decode = speeds(result)
 		if i > 0 {
 			report.Pairs = append(report.Pairs, p)
 		}

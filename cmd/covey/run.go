@@ -114,9 +114,10 @@ func (c *runCmd) Run(con *console) error {
 		return nil
 	}
 	info, stats := eng.Model(), eng.Stats()
+	prefill, decode := speeds(result)
 	return con.json(runReport{
-		Text: text.String(), Tokens: len(result.Tokens), PromptTokens: result.PromptTokens, Prefill: rate(result.PromptTokens-result.CachedTokens, result.PrefillNanos),
-		Decode: rate(len(result.Tokens)-1, result.DecodeNanos), FirstToken: float64(result.QueueNanos+result.PrefillNanos) / 1e6, Hash: result.Hash,
+		Text: text.String(), Tokens: len(result.Tokens), PromptTokens: result.PromptTokens, Prefill: prefill,
+		Decode: decode, FirstToken: float64(result.QueueNanos+result.PrefillNanos) / 1e6, Hash: result.Hash,
 		IDs: result.Tokens, Finish: result.Finish, Seed: r.Sampling.Seed, Model: info.ID, NumericsID: info.NumericsID, ISA: info.ISA, Threads: info.Threads,
 		Hits: stats.ExpertHits, Misses: stats.ExpertMisses, Read: stats.ExpertBytes, Waited: float64(stats.ExpertNanos) / 1e9, Peak: peakMemory(),
 	})
@@ -184,8 +185,15 @@ func rate(n int, nanos int64) float64 {
 	return float64(n) / (float64(nanos) / 1e9)
 }
 
+// speeds of an answer, in tokens a second: of the prompt, as far as it was not found in the cache, and of the tokens after the
+// first.
+func speeds(r *engine.Result) (prefill, decode float64) {
+	return rate(r.PromptTokens-r.CachedTokens, r.PrefillNanos), rate(len(r.Tokens)-1, r.DecodeNanos)
+}
+
 // summary is a line of figures about an answer.
 func summary(r *engine.Result) string {
+	prefill, decode := speeds(r)
 	return fmt.Sprintf("%d prompt tokens at %.0f/s, first token after %.0f ms, %d tokens at %.1f/s, finish: %s",
-		r.PromptTokens, rate(r.PromptTokens-r.CachedTokens, r.PrefillNanos), float64(r.QueueNanos+r.PrefillNanos)/1e6, len(r.Tokens), rate(len(r.Tokens)-1, r.DecodeNanos), r.Finish)
+		r.PromptTokens, prefill, float64(r.QueueNanos+r.PrefillNanos)/1e6, len(r.Tokens), decode, r.Finish)
 }
