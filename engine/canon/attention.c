@@ -1,5 +1,5 @@
 // Attention over paged keys and values (rule 6). Blocks of 256 positions are computed fresh and folded in ascending order.
-// With many rows a chunk is a key/value head and some neighbouring rows of a sequence, which read each block together, brought
+// With many rows a chunk is a key/value head and some neighbouring rows of a sequence, which read each page together, brought
 // to floats once, and fold as they go; with few rows each block is a chunk of its own, its parts wait in scratch, and a row
 // operation folds them: the same operations in the same order.
 //
@@ -16,7 +16,7 @@ enum {
   SPLIT_FLOATS = 16 << 20,  // most scratch for split attention, in floats
   TOGETHER = 16,            // most rows that read keys together; their queries are at most QUERIES
   QUERIES = 64,
-  WIDEN = 4,                // rows from which bringing a block to floats pays
+  WIDEN = 4,                // rows from which bringing pages to floats pays
 };
 
 // What a row attends: positions lo..pos in `raw` blocks from block `first`, then the first `listed` vectors of its list.
@@ -62,7 +62,7 @@ static int64_t own_floats(const canon_op *op) {
 void canon_attend_needs(canon_program *p, const canon_op *op) {
   int64_t keys = 0;
   if (op->kv.single) keys = (int64_t)CANON_BLOCK * op->kv.dim * canon_form_bytes(op->kv.form) / 4 * (op->i[RATE] ? 2 : 1);
-  else if (most_together(op) > 1 && p->rows >= WIDEN) keys = (int64_t)CANON_BLOCK * 2 * op->kv.dim;
+  else if (most_together(op) > 1 && p->rows >= WIDEN) keys = (int64_t)64 * op->kv.dim;
   p->thread_floats = canon_at_least(p->thread_floats, own_floats(op) + keys);
   int64_t rows = (2 * p->threads + op->kv.heads - 1) / op->kv.heads, row = split_row(p, op);
   if (rows * row > SPLIT_FLOATS) rows = SPLIT_FLOATS / row;
@@ -139,9 +139,8 @@ static range range_of(const span *row, const span *joint, int32_t b) {
   return (range){listed < 0 && row->lo > start ? row->lo - start : 0, left < CANON_BLOCK ? left : CANON_BLOCK};
 }
 
-// Where block b (counted from the span's first) of a row of some head lies: its pages of keys and values, brought to floats
-// if several rows read them.
-static canon_attend keys(canon_program *p, const canon_op *op, int32_t row, int32_t head, const span *s, int32_t b, int widen, int32_t thread) {
+// Where block b (counted from the span's first) of a row of some head lies: its pages of keys and values.
+static canon_attend keys(canon_program *p, const canon_op *op, int32_t row, int32_t head, const span *s, int32_t b, int together, int32_t thread) {
   int32_t listed = b - s->raw, start = listed >= 0 ? listed * CANON_BLOCK : (s->first + b) * CANON_BLOCK;
   range attended = range_of(s, s, b);
   const canon_kv *kv = listed >= 0 ? &op->memory : &op->kv;
@@ -166,14 +165,8 @@ static canon_attend keys(canon_program *p, const canon_op *op, int32_t row, int3
   for (int32_t i = attended.lo / 64; i * 64 < attended.hi; i++) {
     a.k[i] = canon_kv_layer(kv, pages[i], op->i[LAYER]) + at;
     a.v[i] = a.k[i] + part;
-    if (!widen) continue;
-    float *k = scratch + (int64_t)i * 2 * n, *v = k + n;
-    p->k->widen(kv->form, a.k[i], n, k);
-    p->k->widen(kv->form, a.v[i], n, v);
-    a.k[i] = (const uint8_t *)k;
-    a.v[i] = (const uint8_t *)v;
   }
-  if (widen) a.form = CANON_F32;
+  if (together) a.wide = scratch;
   else if (b + 1 < s->blocks && !p->split) a.after = canon_kv_layer(kv, pages[4], op->i[LAYER]) + at;
   return a;
 }

@@ -1,12 +1,13 @@
 // Gated feed-forward blocks: the shared expert with all rows and each routed expert with the rows that chose it are items of
-// the same two phases. Up: gate, up, silu, product and quantisation of one piece of the inner width. Down: some output tiles.
+// the same two phases, cut into blocks of rows whose inputs stay in the cache while the weights stream by. Up: gate, up, silu,
+// product and quantisation of one piece of the inner width. Down: some output tiles.
 // Routed outputs wait in scratch, one row a (row, rank), for the combination in rank order (rule 9).
 #include <string.h>
 #include "canon.h"
 #include "packed.h"
 #include "program.h"
 
-enum { INNER_ROWS = 64, INNER_MOST = 128 };
+enum { INNER_MOST = 128 };
 
 // Inner columns of one chunk: whole groups of the down matrix, or 32.
 static int32_t piece(const canon_record *r) { return r->down.group > 32 ? r->down.group : 32; }
@@ -51,11 +52,21 @@ static int64_t chunks_of(const canon_program *p, const canon_item *it, int32_t d
   return ((it->rec.down.rows + 15) / 16 + per - 1) / per;
 }
 
+// Lists the blocks of n rows of one record, about equal and multiples of four rows; first counts where there are no lists.
+static void enlist(canon_program *p, const canon_record *rec, int32_t routed, int32_t n, const int32_t *rows, const int32_t *slots) {
+  int32_t blocks = (n - 1) / CANON_ROW_BLOCK + 1, size = ((n + blocks - 1) / blocks + 3) & ~3;
+  for (int32_t i = 0; i < n; i += size)
+    p->items[p->item_n++] = (canon_item){.rec = *rec, .routed = routed, .n = n - i < size ? n - i : size, .first = i, .rows = rows ? rows + i : 0, .slots = slots ? slots + i : 0};
+}
+
 // Sorts (row, rank) pairs by expert, rows ascending, and lists the experts that are needed.
 static void group(canon_program *p, const canon_op *op) {
   int32_t rows = canon_rows_of(p, op->dst.logits), k = op->i[1], experts = op->i[0], *count = p->count;
   p->item_n = 0;
-  if (op->shared_block) p->items[p->item_n++] = (canon_item){.rec = at(&op->shared, op->shared_block), .n = rows};
+  if (op->shared_block) {
+    canon_record rec = at(&op->shared, op->shared_block);
+    enlist(p, &rec, 0, rows, 0, 0);
+  }
   if (!op->table) return;
   memset(count, 0, (size_t)(experts + 1) * 4);
   for (int32_t r = 0; r < rows; r++)
@@ -69,7 +80,9 @@ static void group(canon_program *p, const canon_op *op) {
   for (int32_t e = 0; e < experts; e++) {
     int32_t n = count[e];
     count[e] = start;
-    if (n) p->items[p->item_n++] = (canon_item){.rec = at(&op->routed, op->table[e]), .routed = 1, .n = n, .rows = p->order_row + start, .slots = p->order_slot + start};
+    if (n == 0) continue;
+    canon_record rec = at(&op->routed, op->table[e]);
+    enlist(p, &rec, 1, n, p->order_row + start, p->order_slot + start);
     start += n;
   }
   for (int32_t r = 0; r < rows; r++)
@@ -110,28 +123,26 @@ void canon_ffn_up(canon_program *p, const canon_op *op, int64_t chunk) {
   const canon_item *it = item_of(p, chunk);
   const canon_matrix *gate = &it->rec.gate, *up = &it->rec.up, *down = &it->rec.down;
   int32_t width = piece(&it->rec), c0 = (int32_t)(chunk - it->first_chunk) * width, cols = gate->rows - c0 < width ? gate->rows - c0 : width;
-  float g[INNER_ROWS * INNER_MOST] __attribute__((aligned(64))), u[INNER_ROWS * INNER_MOST] __attribute__((aligned(64)));
+  float g[CANON_ROW_BLOCK * INNER_MOST] __attribute__((aligned(64))), u[CANON_ROW_BLOCK * INNER_MOST] __attribute__((aligned(64)));
   canon_codes h = inner_codes(p, it);
-  for (int32_t i0 = 0; i0 < it->n; i0 += INNER_ROWS) {
-    canon_rows r = {.n = it->n - i0 < INNER_ROWS ? it->n - i0 : INNER_ROWS, .in0 = i0, .in = it->rows ? it->rows + i0 : 0, .codes = p->codes,
-                    .x = op->src.data, .x_stride = op->src.stride, .y = g, .y_stride = width, .col0 = c0, .bias = gate->bias};
-    r.codes.stride = canon_padded(gate->cols, gate->group);
-    r.codes.groups = gate->groups;
-    p->k->product(gate, c0 / 16, (cols + 15) / 16, &r);
-    r.y = u;
-    r.bias = up->bias;
-    p->k->product(up, c0 / 16, (cols + 15) / 16, &r);
-    for (int32_t i = 0; i < r.n; i++) {
-      int64_t slot = it->slots ? it->slots[i0 + i] : i0 + i;
-      float *a = g + (int64_t)i * width;
-      if (!down->group) {
-        p->k->gated(op->i[2], op->f[0], p->inner_float[it->routed] + slot * down->cols + c0, a, u + (int64_t)i * width, cols);
-        continue;
-      }
-      p->k->gated(op->i[2], op->f[0], a, a, u + (int64_t)i * width, cols);
-      p->k->quantise(a, cols, down->group, h.q + slot * h.stride + c0, h.scale + slot * h.groups + c0 / down->group, h.less8 + slot * h.groups + c0 / down->group,
-                     h.half ? h.half + slot * h.groups + c0 / down->group : 0);
+  canon_rows r = {.n = it->n, .in0 = it->first, .in = it->rows, .codes = p->codes,
+                  .x = op->src.data, .x_stride = op->src.stride, .y = g, .y_stride = width, .col0 = c0, .bias = gate->bias};
+  r.codes.stride = canon_padded(gate->cols, gate->group);
+  r.codes.groups = gate->groups;
+  p->k->product(gate, c0 / 16, (cols + 15) / 16, &r);
+  r.y = u;
+  r.bias = up->bias;
+  p->k->product(up, c0 / 16, (cols + 15) / 16, &r);
+  for (int32_t i = 0; i < it->n; i++) {
+    int64_t slot = it->slots ? it->slots[i] : it->first + i;
+    float *a = g + (int64_t)i * width;
+    if (!down->group) {
+      p->k->gated(op->i[2], op->f[0], p->inner_float[it->routed] + slot * down->cols + c0, a, u + (int64_t)i * width, cols);
+      continue;
     }
+    p->k->gated(op->i[2], op->f[0], a, a, u + (int64_t)i * width, cols);
+    p->k->quantise(a, cols, down->group, h.q + slot * h.stride + c0, h.scale + slot * h.groups + c0 / down->group, h.less8 + slot * h.groups + c0 / down->group,
+                   h.half ? h.half + slot * h.groups + c0 / down->group : 0);
   }
 }
 
@@ -139,7 +150,7 @@ void canon_ffn_down(canon_program *p, const canon_op *op, int64_t chunk) {
   const canon_item *it = item_of(p, chunk);
   const canon_matrix *down = &it->rec.down;
   int32_t per = canon_tiles_per_chunk(down, it->n, p->threads), tiles = (down->rows + 15) / 16, t = (int32_t)(chunk - it->first_chunk) * per;
-  canon_rows r = {.n = it->n, .in = it->slots, .out = it->slots, .codes = inner_codes(p, it), .x = p->inner_float[it->routed], .x_stride = down->cols,
+  canon_rows r = {.n = it->n, .in0 = it->first, .out0 = it->first, .in = it->slots, .out = it->slots, .codes = inner_codes(p, it), .x = p->inner_float[it->routed], .x_stride = down->cols,
                   .y = it->routed ? p->routed_out : op->dst.data, .y_stride = it->routed ? op->dst.width : op->dst.stride, .bias = down->bias};
   p->k->product(down, t, tiles - t < per ? tiles - t : per, &r);
 }

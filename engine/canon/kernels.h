@@ -34,6 +34,7 @@ typedef struct {
   float scale;
   const uint8_t *k[4], *v[4];           // pages: keys [dim][64], values [64][v_stride]; null where no query attends
   const uint8_t *after;                 // what will be read next (to be fetched early), or null
+  float *wide;               // room for one page of keys or values as floats if several queries share them, or null
   float *p;                  // [queries, 256], scratch
   float *m, *l, *o;          // [queries], [queries], [queries, values]
 } canon_attend;
@@ -72,7 +73,6 @@ typedef struct {
   void (*fold)(float *o, const float *fresh, float a, float b, int32_t n);
   void (*rotate)(float *x, int32_t rot, int pairs, const float *c, const float *s);
   void (*store)(int32_t form, const float *x, int32_t n, void *out);
-  void (*widen)(int32_t form, const void *in, int32_t n, float *out); // stored values to floats; n is a multiple of 32
   void (*attend)(const canon_attend *a);
   void (*index)(const canon_index *a);
   void (*pool)(float *m, float *l, float *o, const float *gate, const float *place, const float *value, int32_t n);

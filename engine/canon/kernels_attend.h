@@ -149,9 +149,21 @@ ATTEND(attend_values, f32_3, CANON_F32, 3)
 ATTEND(attend_values, f32_1, CANON_F32, 1)
 ATTEND(attend_values, any_1, a->form, 1)
 
-static void attend_pages(const canon_attend *a, attend_page *three, attend_page *one) {
+// n stored values, a multiple of 32, as floats.
+static void widen(int32_t form, const uint8_t *in, int32_t n, float *out) {
+  const uint16_t *half = (const uint16_t *)in;
+  if (form == CANON_F16) for (int32_t i = 0; i < n; i += VL) v_store(out + i, v_from_f16(half + i));
+  else for (int32_t i = 0; i < n; i += VL) v_store(out + i, v_from_bf16(half + i));
+}
+
+// All queries through one page after the other: of keys, or of values, n numbers a page.
+static void attend_pages(canon_attend *a, const uint8_t *pages[4], int32_t form, int32_t n, attend_page *three, attend_page *one) {
   for (int32_t page = 0; page < 4; page++) {
-    if (!a->k[page]) continue;
+    if (!pages[page]) continue;
+    if (form != a->form) {
+      widen(form, pages[page], n, a->wide);
+      pages[page] = (const uint8_t *)a->wide;
+    }
     int32_t q = 0;
     if (three) for (; q + 3 <= a->queries; q += 3) three(a, q, page);
     for (; q < a->queries; q++) one(a, q, page);
@@ -159,17 +171,12 @@ static void attend_pages(const canon_attend *a, attend_page *three, attend_page 
 }
 
 // The serving form and floats are specialised for one and three queries; the other form loads as it says at run time.
-static void lanes_attend(const canon_attend *a) {
-  int f16 = a->form == CANON_F16, f32 = a->form == CANON_F32;
-  attend_pages(a, f16 ? attend_scores_f16_3 : f32 ? attend_scores_f32_3 : 0, f16 ? attend_scores_f16_1 : f32 ? attend_scores_f32_1 : attend_scores_any_1);
-  for (int32_t i = 0; i < a->queries; i++) attend_weights(a, i);
-  memset(a->o, 0, (size_t)a->queries * (size_t)a->values * 4);
-  attend_pages(a, f16 ? attend_values_f16_3 : f32 ? attend_values_f32_3 : 0, f16 ? attend_values_f16_1 : f32 ? attend_values_f32_1 : attend_values_any_1);
-}
-
-// n stored values, a multiple of 32, as floats.
-static void lanes_widen(int32_t form, const void *in, int32_t n, float *out) {
-  if (form == CANON_F32) memcpy(out, in, (size_t)n * 4);
-  else if (form == CANON_F16) for (int32_t i = 0; i < n; i += VL) v_store(out + i, v_from_f16((const uint16_t *)in + i));
-  else for (int32_t i = 0; i < n; i += VL) v_store(out + i, v_from_bf16((const uint16_t *)in + i));
+static void lanes_attend(const canon_attend *given) {
+  canon_attend a = *given;
+  if (a.wide) a.form = CANON_F32;
+  int f16 = a.form == CANON_F16, f32 = a.form == CANON_F32;
+  attend_pages(&a, a.k, given->form, a.dim * 64, f16 ? attend_scores_f16_3 : f32 ? attend_scores_f32_3 : 0, f16 ? attend_scores_f16_1 : f32 ? attend_scores_f32_1 : attend_scores_any_1);
+  for (int32_t i = 0; i < a.queries; i++) attend_weights(&a, i);
+  memset(a.o, 0, (size_t)a.queries * (size_t)a.values * 4);
+  attend_pages(&a, a.v, given->form, a.v_stride * 64, f16 ? attend_values_f16_3 : f32 ? attend_values_f32_3 : 0, f16 ? attend_values_f16_1 : f32 ? attend_values_f32_1 : attend_values_any_1);
 }

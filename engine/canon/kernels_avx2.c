@@ -114,9 +114,10 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
   for (int i = 0; i < rows; i++) put_tile(m, r, i0 + i, t, out[i]);
 }
 
-// Many rows of int4: one segment of a tile is unpacked once, into bytes and float scales that stay in the first-level cache,
-// and read by four rows at a time for all 16 outputs. 20 vector operations for 32 inputs by 8 outputs of a row remain.
-typedef struct { uint8_t w[CANON_SEGMENT * 16]; float scale[CANON_SEGMENT / 32][16]; } panel __attribute__((aligned(64)));
+// Many rows of int4: up to PANEL inputs of a tile are unpacked once, into bytes and float scales that stay in the first-level
+// cache, and read by four rows at a time for all 16 outputs. 20 vector operations for 32 inputs by 8 outputs of a row remain.
+enum { PANEL = 1024 };
+typedef struct { uint8_t w[PANEL * 16]; float scale[PANEL / 32][16]; } panel __attribute__((aligned(64)));
 
 static inline __attribute__((always_inline)) void unpack(const canon_matrix *m, int32_t t, int32_t g0, int32_t g1, panel *p) {
   const __m256i low = _mm256_set1_epi8(15);
@@ -134,70 +135,86 @@ static inline __attribute__((always_inline)) void unpack(const canon_matrix *m, 
     for (int h = 0; h < 16; h += 8) _mm256_store_ps(p->scale[g - g0] + h, scales8(-1, m, ((int64_t)t * m->groups + g) * 16 + h));
 }
 
-static inline __attribute__((always_inline)) void four_rows(const int per, const panel *p, int32_t g0, int32_t g1, const int8_t *const q[4], const float *const sx[4], const int32_t *const less8[4], float (*tot)[16]) {
+// Adds groups g0 to before g1, which a panel holds, to the sums of four rows.
+static inline __attribute__((always_inline)) void four_rows(const int per, const panel *p, int32_t g0, int32_t g1, const int8_t *const from[4], const float *const sx[4], const int32_t *const less8[4], float (*tot)[16]) {
+  const int per_segment = CANON_SEGMENT / (32 * per);
   const __m256i ones = _mm256_set1_epi16(1);
   const uint8_t *w = p->w;
-  int64_t at = (int64_t)g0 * per * 32;
-  __m256 acc[4][2];
-  for (int i = 0; i < 4; i++) acc[i][0] = acc[i][1] = v_set(0);
-  for (int32_t g = g0; g < g1; g++) {
-    __m256i dot[4][2], part[4][2];
+  const int8_t *q[4];
+  UNROLL(4)
+  for (int i = 0; i < 4; i++) q[i] = from[i] + (int64_t)g0 * per * 32;
+  for (int32_t s = g0; s < g1; s += per_segment) {
+    int32_t end = s + per_segment < g1 ? s + per_segment : g1;
+    __m256 acc[4][2];
     UNROLL(4)
-    for (int c = 0; c < per; c++, w += 512, at += 32) {
-      UNROLL(8)
-      for (int j = 0; j < 8; j++) {
-        __m256i a = _mm256_load_si256((const __m256i *)(w + j * 64)), b = _mm256_load_si256((const __m256i *)(w + j * 64 + 32));
-        UNROLL(4)
-        for (int i = 0; i < 4; i++) {
-          int32_t v;
-          memcpy(&v, q[i] + at + j * 4, 4);
-          __m256i x = _mm256_set1_epi32(v);
-          part[i][0] = j == 0 ? _mm256_maddubs_epi16(a, x) : _mm256_add_epi16(part[i][0], _mm256_maddubs_epi16(a, x));
-          part[i][1] = j == 0 ? _mm256_maddubs_epi16(b, x) : _mm256_add_epi16(part[i][1], _mm256_maddubs_epi16(b, x));
-          NOW(part[i][0]);
-          NOW(part[i][1]);
+    for (int i = 0; i < 4; i++) acc[i][0] = acc[i][1] = v_set(0);
+    for (int32_t g = s; g < end; g++) {
+      __m256i dot[4][2], part[4][2];
+      UNROLL(4)
+      for (int c = 0; c < per; c++, w += 512) {
+        UNROLL(8)
+        for (int j = 0; j < 8; j++) {
+          __m256i a = _mm256_load_si256((const __m256i *)(w + j * 64)), b = _mm256_load_si256((const __m256i *)(w + j * 64 + 32));
+          UNROLL(4)
+          for (int i = 0; i < 4; i++) {
+            int32_t v;
+            memcpy(&v, q[i] + c * 32 + j * 4, 4);
+            __m256i x = _mm256_set1_epi32(v), l = _mm256_maddubs_epi16(a, x), h = _mm256_maddubs_epi16(b, x);
+            NOW(l);   // both products before both additions: these then find a free pipe more often
+            NOW(h);
+            part[i][0] = j == 0 ? l : _mm256_add_epi16(part[i][0], l);
+            part[i][1] = j == 0 ? h : _mm256_add_epi16(part[i][1], h);
+            NOW(part[i][0]);
+            NOW(part[i][1]);
+          }
         }
+        UNROLL(4)
+        for (int i = 0; i < 4; i++)
+          UNROLL(2)
+          for (int h = 0; h < 2; h++) dot[i][h] = _mm256_add_epi32(_mm256_madd_epi16(part[i][h], ones), c > 0 ? dot[i][h] : _mm256_set1_epi32(less8[i][g]));
       }
       UNROLL(4)
-      for (int i = 0; i < 4; i++)
-        UNROLL(2)
-        for (int h = 0; h < 2; h++) dot[i][h] = _mm256_add_epi32(_mm256_madd_epi16(part[i][h], ones), c > 0 ? dot[i][h] : _mm256_set1_epi32(less8[i][g]));
+      for (int i = 0; i < 4; i++) q[i] += 32 * per;
+      UNROLL(2)
+      for (int h = 0; h < 2; h++) {
+        __m256 sw = _mm256_load_ps(p->scale[g - g0] + h * 8);
+        UNROLL(4)
+        for (int i = 0; i < 4; i++) acc[i][h] = v_fma(_mm256_cvtepi32_ps(dot[i][h]), v_mul(sw, v_set(sx[i][g])), acc[i][h]);
+      }
     }
-    UNROLL(2)
-    for (int h = 0; h < 2; h++) {
-      __m256 sw = _mm256_load_ps(p->scale[g - g0] + h * 8);
-      UNROLL(4)
-      for (int i = 0; i < 4; i++) acc[i][h] = v_fma(_mm256_cvtepi32_ps(dot[i][h]), v_mul(sw, v_set(sx[i][g])), acc[i][h]);
-    }
+    UNROLL(4)
+    for (int i = 0; i < 4; i++)
+      UNROLL(2)
+      for (int h = 0; h < 2; h++) _mm256_store_ps(tot[i] + h * 8, v_add(s ? _mm256_load_ps(tot[i] + h * 8) : v_set(0), acc[i][h]));
   }
-  for (int i = 0; i < 4; i++)
-    for (int h = 0; h < 2; h++) _mm256_store_ps(tot[i] + h * 8, v_add(g0 ? _mm256_load_ps(tot[i] + h * 8) : v_set(0), acc[i][h]));
 }
 
-enum { MANY = 12, WIDE = 128, MOST = 64 };   // rows and inputs from which unpacking pays; rows whose sums wait between segments
+enum { MANY = 12, WIDE = 128, MOST = 64 };   // rows and inputs from which unpacking pays; rows of one pass over the tiles
 
-// Up to MOST rows of one tile, four at least. Fours may overlap: a row in two of them gets the same sums twice.
-static inline __attribute__((always_inline)) void tile_rows(const int per, const canon_matrix *m, int32_t t, const canon_rows *r, int32_t i0, int32_t n) {
-  const int per_segment = CANON_SEGMENT / (32 * per);
+// Up to MOST rows, four at least, of some tiles. The last four may overlap others: a row in two fours gets the same sums twice.
+static inline __attribute__((always_inline)) void many_rows(const int per, const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r, int32_t i0, int32_t n) {
+  const int per_panel = PANEL / (32 * per);
   panel p;
   float tot[MOST][16] __attribute__((aligned(32)));
-  for (int32_t g0 = 0; g0 < m->groups; g0 += per_segment) {
-    int32_t g1 = g0 + per_segment < m->groups ? g0 + per_segment : m->groups;
-    unpack(m, t, g0, g1, &p);
-    for (int32_t k = 0; k < n; k += 4) {
-      const int8_t *q[4];
-      const float *sx[4];
-      const int32_t *less8[4];
-      for (int i = 0; i < 4; i++) {
-        int64_t in = row_in(r, i0 + (k + 4 <= n ? k : n - 4) + i);
-        q[i] = r->codes.q + in * r->codes.stride;
-        sx[i] = r->codes.scale + in * r->codes.groups;
-        less8[i] = r->codes.less8 + in * r->codes.groups;
-      }
-      four_rows(per, &p, g0, g1, q, sx, less8, tot + k);
-    }
+  int32_t row[MOST], slots = (n + 3) / 4 * 4;
+  const int8_t *q[MOST];
+  const float *sx[MOST];
+  const int32_t *less8[MOST];
+  for (int32_t k = 0; k < slots; k++) {
+    row[k] = i0 + (k < n / 4 * 4 ? k : k - slots + n);
+    int64_t in = row_in(r, row[k]);
+    q[k] = r->codes.q + in * r->codes.stride;
+    sx[k] = r->codes.scale + in * r->codes.groups;
+    less8[k] = r->codes.less8 + in * r->codes.groups;
   }
-  for (int32_t k = 0; k < n; k++) put_tile(m, r, i0 + k, t, tot[n % 4 && k >= n / 4 * 4 ? k + 4 - n % 4 : k]);
+  for (int32_t t = tile; t < tile + tiles; t++) {
+    for (int32_t g0 = 0; g0 < m->groups; g0 += per_panel) {
+      int32_t g1 = g0 + per_panel < m->groups ? g0 + per_panel : m->groups;
+      unpack(m, t, g0, g1, &p);
+      for (int32_t k = 0; k < slots; k += 4) four_rows(per, &p, g0, g1, q + k, sx + k, less8 + k, tot + k);
+    }
+    for (int32_t k = 0; k < slots; k++) put_tile(m, r, row[k], t, tot[k]);
+  }
 }
 
 // Where the scales, zero points or minima of 8 outputs lie.
@@ -319,20 +336,21 @@ static inline __attribute__((always_inline)) void tile_any(const int form, const
   for (int i = 0; i < rows; i++) put_tile(m, r, i0 + i, t, out[i]);
 }
 
-#define TILE_ROWS(NAME, PER) \
-  static __attribute__((noinline)) void NAME(const canon_matrix *m, int32_t t, const canon_rows *r, int32_t i0, int32_t n) { tile_rows(PER, m, t, r, i0, n); }
-TILE_ROWS(rows_g32, 1)
-TILE_ROWS(rows_g64, 2)
-TILE_ROWS(rows_g128, 4)
+#define ROWS(NAME, PER) \
+  static __attribute__((noinline)) void NAME(const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r, int32_t i0, int32_t n) { many_rows(PER, m, tile, tiles, r, i0, n); }
+ROWS(rows_g32, 1)
+ROWS(rows_g64, 2)
+ROWS(rows_g128, 4)
 
 static inline __attribute__((always_inline)) void product_tiles(const int form, const int scale, const int per, const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
-  for (int32_t t = tile; t < tile + tiles; t++) {
-    int32_t i = 0;
-    while (form == CANON_INT4 && r->n - i >= MANY && m->cols >= WIDE) {
-      int32_t n = r->n - i < MOST ? r->n - i : MOST;
-      (per == 1 ? rows_g32 : per == 2 ? rows_g64 : rows_g128)(m, t, r, i, n);
-      i += n;
-    }
+  int32_t i0 = 0;
+  while (form == CANON_INT4 && r->n - i0 >= MANY && m->cols >= WIDE) {
+    int32_t n = r->n - i0 < MOST ? r->n - i0 : MOST;
+    (per == 1 ? rows_g32 : per == 2 ? rows_g64 : rows_g128)(m, tile, tiles, r, i0, n);
+    i0 += n;
+  }
+  for (int32_t t = tile; t < tile + tiles && i0 < r->n; t++) {
+    int32_t i = i0;
     for (; i + 4 <= r->n; i += 4) tile_product(form, scale, per, 4, 1, m, t, r, i);
     for (; i + 2 <= r->n; i += 2) tile_product(form, scale, per, 2, 1, m, t, r, i);
     if (i < r->n) tile_product(form, scale, per, 1, 2, m, t, r, i);

@@ -312,5 +312,5 @@ static void lanes_pool(float *m, float *l, float *o, const float *gate, const fl
    .swiglu = lanes_swiglu, .gated = lanes_gated, .add = lanes_add,                                                        \
    .add_scaled = lanes_add_scaled, .scale = lanes_scale, .clamp = lanes_clamp, .accumulate = lanes_accumulate,           \
    .exp_minus = lanes_exp_minus, .sigmoid = lanes_sigmoid, .divide = lanes_divide, .fold = lanes_fold, .rotate = lanes_rotate,                     \
-   .store = lanes_store, .widen = lanes_widen, .attend = lanes_attend, .index = lanes_index, .pool = lanes_pool, .finite = lanes_finite,             \
+   .store = lanes_store, .attend = lanes_attend, .index = lanes_index, .pool = lanes_pool, .finite = lanes_finite,             \
    .highest = lanes_highest, .exp_sum = lanes_exp_sum, .read = lanes_read}

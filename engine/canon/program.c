@@ -4,10 +4,7 @@
 #include "packed.h"
 #include "program.h"
 
-enum {
-  ROW_BLOCK = 64,    // rows of one product chunk: the inputs stay in the second-level cache
-  FEW = 4,           // rows up to which products wait for memory
-};
+enum { FEW = 4 };   // rows up to which products wait for memory
 
 canon_program *canon_program_new(int32_t rows, int32_t logit_rows, int32_t pages, int32_t threads) {
   canon_program *p = calloc(1, sizeof *p);
@@ -162,7 +159,7 @@ static int64_t lay(canon_program *p, uint8_t *base) {
   p->first_row = take(base, &at, p->delta ? rows * 4 : 0);
   p->run_row = take(base, &at, (rows + 1) * 4);
   p->count = take(base, &at, (p->experts + 1) * 4);
-  p->items = take(base, &at, (p->experts + 1) * (int64_t)sizeof *p->items);
+  p->items = take(base, &at, (p->experts + 2 + (rows + p->slots) / CANON_ROW_BLOCK) * (int64_t)sizeof *p->items);
   p->thread_floats = (p->thread_floats + 15) & ~(int64_t)15;
   p->per_thread = take(base, &at, p->threads * p->thread_floats * 4);
   p->partial = take(base, &at, p->split_floats * 4);
@@ -256,10 +253,10 @@ static int64_t chunks_of(canon_program *p, const canon_phase *ph, int32_t rows) 
     }
     case PHASE_PRODUCT:
       for (int32_t i = 0; i < ph->count; i++) {
-        int32_t block = rows < ROW_BLOCK ? rows : ROW_BLOCK, tiles = (op[i].m.rows + 15) / 16;
+        int32_t block = rows < CANON_ROW_BLOCK ? rows : CANON_ROW_BLOCK, tiles = (op[i].m.rows + 15) / 16;
         p->first_chunk[i] = chunks;
         p->tiles_per_chunk[i] = canon_tiles_per_chunk(&op[i].m, block, p->threads);
-        chunks += (int64_t)((tiles + p->tiles_per_chunk[i] - 1) / p->tiles_per_chunk[i]) * ((rows + ROW_BLOCK - 1) / ROW_BLOCK);
+        chunks += (int64_t)((tiles + p->tiles_per_chunk[i] - 1) / p->tiles_per_chunk[i]) * ((rows + CANON_ROW_BLOCK - 1) / CANON_ROW_BLOCK);
       }
       p->first_chunk[ph->count] = chunks;
       return chunks;
@@ -306,9 +303,9 @@ static void product_chunk(canon_program *p, const canon_phase *ph, int64_t chunk
   int32_t i = 0;
   while (chunk >= p->first_chunk[i + 1]) i++;
   const canon_op *op = &p->ops[ph->first + i];
-  int32_t rows = canon_rows_of(p, ph->logits), blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK, per = p->tiles_per_chunk[i], tiles = (op->m.rows + 15) / 16;
-  int32_t c = (int32_t)(chunk - p->first_chunk[i]), t = c / blocks * per, r0 = c % blocks * ROW_BLOCK;   // neighbours in time share weights
-  canon_rows r = {.n = rows - r0 < ROW_BLOCK ? rows - r0 : ROW_BLOCK, .in0 = r0, .out0 = r0, .x = op->src.data, .x_stride = op->src.stride,
+  int32_t rows = canon_rows_of(p, ph->logits), per = p->tiles_per_chunk[i], tiles = (op->m.rows + 15) / 16, parts = (tiles + per - 1) / per;
+  int32_t c = (int32_t)(chunk - p->first_chunk[i]), t = c % parts * per, r0 = c / parts * CANON_ROW_BLOCK;   // neighbours in time share rows, of which there is more to read
+  canon_rows r = {.n = rows - r0 < CANON_ROW_BLOCK ? rows - r0 : CANON_ROW_BLOCK, .in0 = r0, .out0 = r0, .x = op->src.data, .x_stride = op->src.stride,
                   .y = op->dst.data, .y_stride = op->dst.stride, .bias = op->vec, .codes = p->codes};
   r.codes.stride = canon_padded(op->m.cols, op->m.group);
   r.codes.groups = op->m.groups;

@@ -15,11 +15,15 @@ enum {
 enum { PHASE_ROWS, PHASE_DELTA, PHASE_PRODUCT, PHASE_HEADS, PHASE_SCORE, PHASE_SELECT, PHASE_POOL, PHASE_ATTEND, PHASE_UP, PHASE_DOWN };
 typedef struct { int32_t kind, first, count, logits; } canon_phase;
 
-// One group of rows that go through one record: all rows for a shared expert, the rows that chose it for a routed one.
+// Most rows of one product: their inputs stay in the second-level cache while all weights pass.
+enum { CANON_ROW_BLOCK = 64 };
+
+// Up to CANON_ROW_BLOCK rows that go through one record: of all rows for a shared expert, of those that chose it for a routed one.
 typedef struct {
   canon_record rec;         // with real addresses
   int32_t routed, n;
-  const int32_t *rows, *slots;  // [n]; null = all rows
+  int32_t first;            // row and slot of the first one where there are no lists
+  const int32_t *rows, *slots;  // [n] or null
   int64_t first_chunk;
 } canon_item;
 
