@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"covey/atlas/stats"
+	"covey/engine/jsonfault"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -173,7 +174,7 @@ func Import(name string, r io.Reader) (*Atlas, error) {
 		Experts    jsontext.Value `json:"experts"`
 	}
 	if err := json.Unmarshal(data, &head); err != nil {
-		return nil, fmt.Errorf("atlas: importing: %w: %w", ErrFormat, err)
+		return nil, fmt.Errorf("atlas: importing: %w: %w", ErrFormat, jsonfault.Plain(err))
 	}
 	switch {
 	case head.Format == Format:
@@ -214,10 +215,20 @@ func Import(name string, r io.Reader) (*Atlas, error) {
 	return a, nil
 }
 
+// inExperts is a fault of the part under "experts", which is decoded by itself: its offset is not the file's.
+func inExperts(err error) error {
+	f := jsonfault.Of(err)
+	if f == nil {
+		return err
+	}
+	f.Field, f.Offset = strings.TrimSuffix("experts."+f.Field, "."), 0
+	return f
+}
+
 func (a *Atlas) importV1(experts jsontext.Value) error {
 	var list map[string]colibriV1Expert
 	if err := json.Unmarshal(experts, &list); err != nil {
-		return err
+		return inExperts(err)
 	}
 	a.Provenance.Source = "colibri v2 (dashboard)"
 	for key, x := range list {
@@ -250,7 +261,7 @@ func (a *Atlas) importV1(experts jsontext.Value) error {
 func (a *Atlas) importV2(experts jsontext.Value) error {
 	var list []colibriV2Expert
 	if err := json.Unmarshal(experts, &list); err != nil {
-		return err
+		return inExperts(err)
 	}
 	a.Provenance.Source = "colibri v2 (list)"
 	for _, x := range list {

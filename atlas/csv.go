@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// plain is a text cell that a spreadsheet shows as it stands: programs run a cell that begins with one of = + - @ (or a
+// PlainCell is a text cell that a spreadsheet shows as it stands: programs run a cell that begins with one of = + - @ (or a
 // tab or carriage return before it) as a formula, and the names in an atlas are whoever's wrote it. An apostrophe before
 // it says "text".
-func plain(s string) string {
+func PlainCell(s string) string {
 	if s != "" && strings.ContainsRune("=+-@\t\r\n", rune(s[0])) {
 		return "'" + s
 	}
@@ -52,7 +52,7 @@ func (a *Atlas) WriteCSV(w io.Writer) error {
 				selections = strconv.FormatInt(e.Counts[c], 10)
 			}
 			err := out.Write([]string{
-				strconv.Itoa(e.Layer), strconv.Itoa(e.ID), string(e.State), plain(topic), selections, cell(e.Share, c), cell(e.Mass, c),
+				strconv.Itoa(e.Layer), strconv.Itoa(e.ID), string(e.State), PlainCell(topic), selections, cell(e.Share, c), cell(e.Mass, c),
 				strconv.FormatFloat(round(e.Affinity(c)), 'g', -1, 64), strconv.FormatFloat(round(e.Lift(c)), 'g', -1, 64),
 				cell(e.Low, c), cell(e.High, c), cell(e.P, c), cell(e.Q, c), cell(e.Support, c), labels[pair{e.Layer, e.ID, c}],
 			})
@@ -90,7 +90,7 @@ func (a *Atlas) WriteLabelsCSV(w io.Writer) error {
 	}
 	for _, l := range a.Labels {
 		row := []string{
-			strconv.Itoa(l.Layer), strconv.Itoa(l.ID), plain(a.Topics[l.Topic]), number(l.Lift), number(l.Low), number(l.High), number(l.P), number(l.Q),
+			strconv.Itoa(l.Layer), strconv.Itoa(l.ID), PlainCell(a.Topics[l.Topic]), number(l.Lift), number(l.Low), number(l.High), number(l.P), number(l.Q),
 			number(l.Support), strconv.FormatBool(l.Lexical), known(l.Within), known(l.WithinP), known(l.Shuffled), known(l.Crossed), "", "", "", "", "", "", "", "", "",
 		}
 		if c := l.Confirmed; c != nil {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"covey/atlas/probes"
+	"covey/engine/jsonfault"
 
 	"github.com/go-json-experiment/json"
 )
@@ -84,14 +85,14 @@ func Decode(r io.Reader) (*Atlas, error) {
 		Version int    `json:"version"`
 	}
 	if err := json.Unmarshal(data, &head); err != nil {
-		return nil, fmt.Errorf("atlas: reading: %w: %w", ErrFormat, err)
+		return nil, fmt.Errorf("atlas: reading: %w: %w", ErrFormat, jsonfault.Plain(err))
 	}
 	if head.Format != Format || head.Version != Version {
 		return nil, fmt.Errorf("atlas: reading: %w: format %.40q version %d, expected %q version %d", ErrFormat, head.Format, head.Version, Format, Version)
 	}
 	a := &Atlas{}
 	if err := json.Unmarshal(data, a, json.RejectUnknownMembers(true)); err != nil {
-		return nil, fmt.Errorf("atlas: reading: %w", err)
+		return nil, fmt.Errorf("atlas: reading: %w", jsonfault.Plain(err))
 	}
 	if err := a.check(); err != nil {
 		return nil, fmt.Errorf("atlas: reading: %w", err)

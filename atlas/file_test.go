@@ -6,6 +6,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -126,7 +127,7 @@ func TestNamesThatSpreadsheetsWouldRunAreTextInCSV(t *testing.T) {
 	for topic, want := range map[string]string{
 		"=1+1": "'=1+1", "+1": "'+1", "-1": "'-1", "@SUM(A1)": "'@SUM(A1)", "\t=1": "'\t=1", "law": "law", "": "", "a=b": "a=b",
 	} {
-		if got := plain(topic); got != want {
+		if got := PlainCell(topic); got != want {
 			t.Errorf("%q is written %q, want %q", topic, got, want)
 		}
 	}
@@ -153,7 +154,8 @@ func TestBrokenDocumentsAreRefusedByName(t *testing.T) {
 		"another format":      {strings.Replace(whole, Format, "covey.container", 1), `"covey.container"`},
 		"a later version":     {strings.Replace(whole, `"version":1`, `"version":2`, 1), "version 2"},
 		"an unknown field":    {strings.Replace(whole, `"name":`, `"nome":`, 1), "nome"},
-		"a repeated field":    {strings.Replace(whole, `"name":`, `"id":"x","name":`, 1), "duplicate"},
+		"a repeated field":    {strings.Replace(whole, `"name":`, `"id":"x","name":`, 1), "id: it stands twice (at byte"},
+		"a text for a number": {regexp.MustCompile(`"prompts":\d+`).ReplaceAllString(whole, `"prompts":"x"`), "experts[0].prompts: string, want a whole number"},
 		"half a document":     {whole[:len(whole)/2], "unexpected EOF"},
 		"shares of one topic": {change(func(a *Atlas) { a.Experts[0].Share = a.Experts[0].Share[:1] }), "1 shares for 2 topics"},
 		"a negative share":    {change(func(a *Atlas) { a.Experts[1].Share[0] = -1 }), "-1"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"covey/engine/jsonfault"
 	"covey/engine/sample"
 	"covey/engine/weights"
 )
@@ -38,7 +39,7 @@ func parseDefaults(text []byte) (sample.Params, error) {
 		RepetitionPenalty float32  `json:"repetition_penalty"`
 	}
 	if err := json.Unmarshal(text, &file); err != nil {
-		return sample.Params{}, fmt.Errorf("%s: %w", name, err)
+		return sample.Params{}, fmt.Errorf("%s: %w; mend it, or remove it for Covey's own defaults", name, jsonfault.Plain(err))
 	}
 	p := sample.Params{TopK: file.TopK, TopP: file.TopP, MinP: file.MinP, RepetitionPenalty: file.RepetitionPenalty}
 	switch {

@@ -30,9 +30,9 @@ func TestSuggestedSamplingOfTheCheckpoint(t *testing.T) {
 
 func TestUnusableSuggestionsNameTheFile(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"temperature": "hot"}`: "generation_config.json: json: cannot unmarshal string",
+		`{"temperature": "hot"}`: "generation_config.json: temperature: string, want a number (at byte",
 		`{"top_p": 7}`:           "generation_config.json: sample: top_p is 7, want 0 to 1",
-		`[`:                      "generation_config.json: unexpected end",
+		`[`:                      "generation_config.json: no valid JSON: unexpected end",
 	} {
 		if _, err := parseDefaults([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", text, err, want)

@@ -187,7 +187,7 @@ func TestOpenNamesWhatIsWrong(t *testing.T) {
 		"KV: f8":        {Dir: bundled, KV: "f8"},
 		"Sequences -1":  {Dir: bundled, Sequences: -1},
 		"Context: 9000": {Dir: bundled, Context: 9000},
-		"KVTokens is 128, one sequence may have 8192": {Dir: bundled, KVTokens: 128},
+		"the KV cache has 128 tokens, one sequence may have 8192": {Dir: bundled, KVTokens: 128},
 	} {
 		if _, err := engine.Open(context.Background(), c, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

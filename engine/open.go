@@ -153,7 +153,7 @@ func (c Config) options(spec *model.Spec, available int64) (model.Options, error
 	case c.KVTokens == 0:
 		c.KVTokens = cacheTokens(spec, c, available)
 	case c.KVTokens < c.Context:
-		return model.Options{}, fmt.Errorf("KVTokens is %d, one sequence may have %d: give the cache more or lower Context", c.KVTokens, c.Context)
+		return model.Options{}, fmt.Errorf("the KV cache has %d tokens, one sequence may have %d: give the cache more or lower the context", c.KVTokens, c.Context)
 	}
 	return model.Options{
 		Threads: c.Threads, ISA: c.ISA, KV: c.KV, Activations: c.Activations, Context: c.Context, KVTokens: c.KVTokens,

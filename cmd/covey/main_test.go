@@ -335,7 +335,7 @@ func TestPlanRefusesWithTheReason(t *testing.T) {
 	}{
 		{[]string{testModel, "--memory", "2048", "--context", "1024", "--sequences", "1"}, 0, true, "", 2048 * 23040},
 		{[]string{testModel, "--memory", "300", "--kv-tokens", "8192"}, 0, true, "", 8192 * 23040},
-		{[]string{"--model", testModel, "--memory", "200"}, 1, false, "lower Context (8192)", 8192 * 23040},
+		{[]string{"--model", testModel, "--memory", "200"}, 1, false, "lower the context (8192 tokens", 8192 * 23040},
 		{[]string{testModel, "--memory", "60"}, 1, false, "covey convert", 8192 * 23040},
 		{[]string{testModel, "--memory", "2048", "--kv-tokens", "8192", "--device", "cuda:77"}, 1, false, "", 8192 * 23040},
 	} {

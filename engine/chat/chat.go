@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"covey/engine/chat/jinja"
+	"covey/engine/jsonfault"
 	"covey/engine/side"
 	"covey/engine/tokenizer"
 )
@@ -90,7 +91,7 @@ func LoadFS(fsys fs.FS) (*Template, error) {
 		return nil, fmt.Errorf("chat: %w", err)
 	default:
 		if err := json.Unmarshal([]byte(text), &config); err != nil {
-			return nil, fmt.Errorf("chat: parsing tokenizer_config.json: %w", err)
+			return nil, fmt.Errorf("chat: tokenizer_config.json: %w; download it again", jsonfault.Plain(err))
 		}
 	}
 	sources, err := templateSources(config["chat_template"])
@@ -123,7 +124,7 @@ func templateSources(raw json.RawMessage) (map[string]string, error) {
 	}
 	var list []struct{ Name, Template string }
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, fmt.Errorf("chat: tokenizer_config.json: chat_template is neither a text nor a list of named texts: %w", err)
+		return nil, fmt.Errorf("chat: tokenizer_config.json: chat_template is neither a text nor a list of named texts: %w", jsonfault.Plain(err))
 	}
 	for _, t := range list {
 		sources[t.Name] = t.Template

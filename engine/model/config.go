@@ -15,6 +15,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"covey/engine/canon"
+	"covey/engine/jsonfault"
 )
 
 // config reads a JSON object key by key, collects every problem instead of stopping at the first, and knows at the end
@@ -49,7 +50,7 @@ func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 func newConfig(file string, text []byte) (*config, error) {
 	c := &config{file: file, used: map[string]bool{}}
 	if err := json.Unmarshal(text, &c.values); err != nil {
-		return nil, fmt.Errorf("model: %s: %w", file, err)
+		return nil, fmt.Errorf("model: %s: %w; download it again", file, jsonfault.Plain(err))
 	}
 	c.architecture = c.text("model_type", "")
 	return c, errors.Join(c.problems...)

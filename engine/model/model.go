@@ -89,7 +89,7 @@ func Load(ctx context.Context, checkpoint *weights.Checkpoint, options Options, 
 	m := &Model{spec: spec, settings: s, arena: canon.NewArena(s.Memory)}
 	if err := m.load(ctx, checkpoint, list, progress); err != nil {
 		if errors.Is(err, canon.ErrArenaFull) {
-			err = fmt.Errorf("%w: %w; lower Context (%d) or KVTokens (%d), or use a smaller checkpoint", ErrMemory, err, s.Context, s.KVTokens)
+			err = fmt.Errorf("%w: %w; lower the context (%d tokens a sequence) or the KV cache (%d tokens), or use a smaller checkpoint", ErrMemory, err, s.Context, s.KVTokens)
 		}
 		return nil, errors.Join(err, m.Close())
 	}

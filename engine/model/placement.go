@@ -80,7 +80,7 @@ func (s settings) place(checkpoint *weights.Checkpoint, spec *Spec) (*Placement,
 		return p, nil, fmt.Errorf("model: the checkpoint holds %d MB of weights, but only %d MB of memory may be used: %w; use a smaller checkpoint, or covey convert it to a container, whose experts can stay on disk", held>>20, s.Memory>>20, ErrMemory)
 	}
 	if !addressable || s.Memory > 0 && cache > s.Memory-held {
-		return p, nil, fmt.Errorf("model: a KV cache of %d tokens takes %d MB beside %d MB of weights, but only %d MB of memory may be used: %w; lower Context (%d) or KVTokens (%d), or use a smaller checkpoint",
+		return p, nil, fmt.Errorf("model: a KV cache of %d tokens takes %d MB beside %d MB of weights, but only %d MB of memory may be used: %w; lower the context (%d tokens a sequence) or the cache (%d tokens), or use a smaller checkpoint",
 			s.KVTokens, cache>>20, held>>20, s.Memory>>20, ErrMemory, s.Context, s.KVTokens)
 	}
 	if p.OnDemand {

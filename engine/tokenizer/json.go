@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"unicode/utf8"
+
+	"covey/engine/jsonfault"
 )
 
 // jsonReader walks JSON. The first error stops it: every later call does nothing. Strings without escapes are parts of data.
@@ -41,7 +43,7 @@ func (r *jsonReader) object(targets map[string]any) {
 			return
 		}
 		if err := json.Unmarshal([]byte(value), target); err != nil {
-			r.err = fmt.Errorf("%s: %w", name, err)
+			r.err = fmt.Errorf("%s: %w", name, jsonfault.Plain(err))
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"covey/engine/canon"
+	"covey/engine/jsonfault"
 )
 
 // columns is the quantization_config of GPTQ and AutoAWQ.
@@ -52,7 +53,7 @@ func readColumns(method string, raw []byte) (*columns, error) {
 		Dynamic   rawValue `json:"dynamic"`
 	}
 	if err := json.Unmarshal(raw, &q); err != nil {
-		return nil, refuse("%v", err)
+		return nil, refuse("%v", jsonfault.Plain(err))
 	}
 	c := &columns{awq: method == "awq", bits: max(q.Bits, q.WidthBits), less: 1}
 	inputs := q.Inputs

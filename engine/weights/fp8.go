@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"covey/engine/canon"
+	"covey/engine/jsonfault"
 )
 
 // fp8Blocks are the blocks that share a scale.
@@ -35,7 +36,7 @@ func readFP8(raw []byte) (*fp8Blocks, error) {
 		Block  []int  `json:"weight_block_size"`
 	}
 	if err := json.Unmarshal(raw, &q); err != nil {
-		return nil, refuse("%v", err)
+		return nil, refuse("%v", jsonfault.Plain(err))
 	}
 	switch {
 	case q.Format != "" && !slices.Contains([]string{"e4m3", "e4m3fn", "float8_e4m3fn"}, q.Format):

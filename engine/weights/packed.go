@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
+
+	"covey/engine/jsonfault"
 )
 
 // scheme is the quantization_config of a checkpoint.
@@ -122,7 +124,7 @@ func readScheme(config []byte) (*scheme, error) {
 		Compression  rawValue `json:"compression_config"`
 	}
 	if err := json.Unmarshal(config, &outer); err != nil {
-		return nil, &FormatError{File: "config.json", Offset: -1, Problem: err.Error(), Remedy: again}
+		return nil, &FormatError{File: "config.json", Offset: -1, Problem: jsonfault.Plain(err).Error(), Remedy: again}
 	}
 	raw := outer.Quantization
 	if !present(raw) {
@@ -157,7 +159,7 @@ func readScheme(config []byte) (*scheme, error) {
 		Transform rawValue `json:"transform_config"`
 	}
 	if err := json.Unmarshal(raw, &q); err != nil {
-		return nil, refuse(again, "%v", err)
+		return nil, refuse(again, "%v", jsonfault.Plain(err))
 	}
 	switch q.Method {
 	case "compressed-tensors":

@@ -388,7 +388,7 @@ func TestUnsupportedQuantisationIsNamed(t *testing.T) {
 		{wrap(`{"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"g":{"targets":["re:(?=x)"],"weights":` + int4group + `}}}`), "(?=x)"},
 		{wrap(`{"quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"g":{"targets":["Linear"],"weights":` + int4group + `,"input_activations":{"num_bits":8}}}}`), "quantised activations"},
 		{wrap(`{"quant_method":"compressed-tensors","format":"pack-quantized","kv_cache_scheme":{"num_bits":8}}`), "kv_cache_scheme"},
-		{[]byte(`{"a":1,"a":2}`), "duplicate"},
+		{[]byte(`{"a":1,"a":2}`), "a: it stands twice"},
 	} {
 		_, err := readScheme(test.config)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
