@@ -147,16 +147,16 @@ func (c *chats) watch(ctx context.Context, conn *Conn, cmd wire.Command) ([]stri
 			return nil, nil
 		}
 	}
-	if again || message != "" {
-		// What the page shows may be out of date: the answer ended, or the connection was away.
-		return nil, c.refreshOne(ctx, conn, conversation)
-	}
-	// A page that was rendered before another tab began an answer learns of it here.
+	// What the page shows may be out of date: the connection was away, the answer ended, another tab began one or deleted
+	// the conversation.
 	conv, err := c.server.store.Conversation(ctx, conversation)
 	if err != nil {
 		return nil, stored(err, "the conversation")
 	}
-	if conv.Running {
+	if present(conv) != nil {
+		conn.Send(c.patch(wire.Inner, "gone", 0, web.Gone(conversation)))
+	}
+	if again || message != "" || conv.Running {
 		return nil, c.refreshOne(ctx, conn, conversation)
 	}
 	return nil, nil

@@ -40,6 +40,9 @@ func (c *chats) send(ctx context.Context, conn *Conn, cmd wire.Command) ([]strin
 		b.conversation = conv
 	} else {
 		conv, messages, err := c.server.store.Thread(ctx, id)
+		if err == nil {
+			err = present(conv)
+		}
 		if err != nil {
 			return nil, stored(err, "the conversation")
 		}
@@ -119,6 +122,9 @@ func (c *chats) path(ctx context.Context, message string) (store.Conversation, [
 		return store.Conversation{}, nil, stored(err, "the message")
 	}
 	conv, err := c.server.store.Conversation(ctx, path[len(path)-1].Conversation)
+	if err == nil {
+		err = present(conv)
+	}
 	if err != nil {
 		return store.Conversation{}, nil, stored(err, "the conversation")
 	}
@@ -292,13 +298,32 @@ func (c *chats) delete(ctx context.Context, conn *Conn, cmd wire.Command) ([]str
 	if err := c.server.store.DeleteConversation(ctx, cmd.Arg(0)); err != nil {
 		return nil, stored(err, "the conversation")
 	}
+	for _, v := range c.watchers(cmd.Arg(0)) {
+		if v.conn != conn { // that one leaves the page
+			v.conn.Send(c.patch(wire.Inner, "gone", 0, web.Gone(cmd.Arg(0))))
+		}
+	}
 	c.refreshLists(ctx)
 	return []string{cmd.Arg(0)}, nil
 }
 
+// present is ErrNotFound for a deleted conversation, which can still be read until it is purged.
+func present(conv store.Conversation) error {
+	if !conv.Deleted.IsZero() {
+		return store.ErrNotFound
+	}
+	return nil
+}
+
 // restore answers Restore.
 func (c *chats) restore(ctx context.Context, conn *Conn, cmd wire.Command) ([]string, error) {
-	return nil, c.change(ctx, cmd.Arg(0), func(id string) error { return c.server.store.RestoreConversation(ctx, id) })
+	if err := c.change(ctx, cmd.Arg(0), func(id string) error { return c.server.store.RestoreConversation(ctx, id) }); err != nil {
+		return nil, err
+	}
+	for _, v := range c.watchers(cmd.Arg(0)) {
+		v.conn.Send(c.patch(wire.Inner, "gone", 0, nil))
+	}
+	return nil, nil
 }
 
 // change does something to a conversation and shows the result in lists and titles.

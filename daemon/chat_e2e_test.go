@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"covey/web"
+	"covey/web/wire"
 )
 
 // tab is one page of a real browser.
@@ -344,6 +346,52 @@ func TestTwoTabsShowTheSameAnswer(t *testing.T) {
 	}
 	first.healthy()
 	second.healthy()
+}
+
+func TestATabLearnsWhatAnotherDidToItsConversation(t *testing.T) {
+	d := modelDaemon(t)
+	v := d.viewer()
+	conversation, message := v.begin("Something about walruses.", 8)
+	v.finish(message)
+	open := openBrowser(t)
+	first, second := open(), open()
+	first.do(chromedp.Navigate(d.Link()))
+	first.live()
+	for _, b := range []*tab{first, second} {
+		b.do(chromedp.Navigate(d.base + "/c/" + conversation))
+		b.live()
+	}
+	v.ask(wire.Rename, conversation, "Whiskers")
+	for _, b := range []*tab{first, second} {
+		b.until(`document.getElementById("chat-title").innerText === "Whiskers" && document.title === "Whiskers - Covey"`)
+	}
+	second.do(chromedp.SendKeys(chromedp.CSS("#draft"), "And seals?"))
+	second.until(`!document.getElementById("send").disabled`)
+
+	first.press("D", "KeyD", 68, chromedp.ModifierCtrl|chromedp.ModifierShift)
+	first.until(`location.pathname === "/"`)
+	second.until(`/deleted in another tab/.test(document.getElementById("gone").innerText) && document.getElementById("send").disabled`)
+	second.shoot("chat-deleted-light")
+	if _, failure := v.try(wire.Send, conversation, "And seals?"); failure == nil || failure.Code != "not_found" {
+		t.Errorf("a message in a deleted conversation: %+v, want not_found", failure)
+	}
+	second.click(`#gone [data-action="restore"]`)
+	second.until(`document.getElementById("gone").innerText === "" && !document.getElementById("send").disabled`)
+	first.healthy()
+	second.healthy()
+}
+
+func TestTheBannerOfFullStorageComesAndGoesByItself(t *testing.T) {
+	d := modelDaemon(t)
+	b := openBrowser(t)()
+	b.do(chromedp.Navigate(d.Link()))
+	b.live()
+	t.Cleanup(func() { d.storage.refused.Store(false) }) // other tests use this daemon
+	d.storageChanged(errors.New("the disk is full"))
+	b.until(`/cannot be written \(the disk is full\)/.test(document.getElementById("storage").innerText)`)
+	d.storageChanged(nil)
+	b.until(`document.getElementById("storage").innerText === ""`)
+	b.healthy()
 }
 
 func TestConversationsAreManagedInABrowser(t *testing.T) {

@@ -57,8 +57,8 @@ func (c *chats) servePage(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 		conv, messages, err := s.store.Thread(r.Context(), id)
-		if err == nil && !conv.Deleted.IsZero() {
-			err = store.ErrNotFound
+		if err == nil {
+			err = present(conv)
 		}
 		if err != nil {
 			c.refuseStored(w, r, err, "this conversation")

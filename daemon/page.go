@@ -14,6 +14,7 @@ import (
 func (s *Server) mountPages() {
 	s.always("GET /static/", web.Assets().ServeHTTP)
 	s.always("GET /settings", s.serveSettings)
+	s.always("GET /favicon.ico", web.Assets().ServeIcon) // browsers ask for it beside pages that name no icon
 }
 
 // serveSettings serves what holds for all of Covey.
@@ -49,9 +50,7 @@ func (s *Server) newPage(r *http.Request, section, title string) web.Page {
 	} else {
 		p.Banner = sentence(e.Error()) + " " + sentence(e.Hint)
 	}
-	if err := s.store.ReadOnly(); err != nil {
-		p.Banner = "The history cannot be written (" + err.Error() + "). Free space on the disk; nothing new is kept until then."
-	}
+	p.Storage = storageText(s.store.ReadOnly())
 	return p
 }
 

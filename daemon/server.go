@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"covey/daemon/doctor"
 	"covey/engine"
 	"covey/store"
 	"covey/web/wire"
@@ -40,6 +41,7 @@ type Server struct {
 	mux      *http.ServeMux
 	model    modelState
 	hub      *hub
+	storage  storage
 	metrics  *metrics
 	slots    chan struct{} // one for each API generation at once
 	commands map[wire.Name]commandHandler
@@ -60,6 +62,9 @@ func New(ctx context.Context, cfg Config, version string, log *slog.Logger) (*Se
 	}
 	if err := PrepareData(cfg.Data); err != nil {
 		return nil, err
+	}
+	if remedy := doctor.Exposed(cfg.Data); remedy != "" {
+		log.Warn("others on this machine may change the data folder", slog.String("folder", cfg.Data), slog.String("remedy", remedy))
 	}
 	secure := cfg.TLSCert != ""
 	var certificate tls.Certificate
@@ -91,6 +96,7 @@ func New(ctx context.Context, cfg Config, version string, log *slog.Logger) (*Se
 	s.metrics = newMetrics(s)
 	s.auth.failed = func(reason string) { s.metrics.refused.WithLabelValues(reason).Inc() }
 	s.hub = newHub(s)
+	db.Watch(s.storageChanged)
 	token.onChange = func() { s.hub.closeAll(closeUnauthorised, "the token was rotated") }
 	s.listener = &cappedListener{Listener: bound, limit: cfg.MaxConnections, refused: s.metrics.connectionsRefused.Inc}
 	if secure {

@@ -191,7 +191,7 @@ func TestWhileTheModelLoadsEverythingAnswersWithProgress(t *testing.T) {
 
 func TestEveryRouteIsGuardedAndEveryResponseCarriesTheHeaders(t *testing.T) {
 	d := startDaemon(t, nil)
-	for _, path := range []string{"/", "/metrics", "/ws", "/v1/models", "/static/app.css", "/nowhere", "/x/../healthz", "//readyz", "/healthz/", "/readyz.json", "/%68ealthz/x"} {
+	for _, path := range []string{"/", "/metrics", "/ws", "/v1/models", "/static/app.css", "/favicon.ico", "/nowhere", "/x/../healthz", "//readyz", "/healthz/", "/readyz.json", "/%68ealthz/x"} {
 		code, header, _ := d.do("GET", path, "")
 		if code != http.StatusUnauthorized {
 			t.Errorf("%s without credentials: %d, want 401", path, code)
@@ -203,6 +203,9 @@ func TestEveryRouteIsGuardedAndEveryResponseCarriesTheHeaders(t *testing.T) {
 		if code, _, _ := d.get(path, "Origin", "http://evil.example"); code != http.StatusForbidden {
 			t.Errorf("%s from a foreign origin: %d, want 403", path, code)
 		}
+	}
+	if code, header, body := d.get("/favicon.ico"); code != 200 || header.Get("Content-Type") != "image/svg+xml" || !strings.HasPrefix(body, "<svg") {
+		t.Errorf("the icon: %d %q %.20q", code, header.Get("Content-Type"), body)
 	}
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 503} {
 		code, header, _ := d.do("GET", path, "")

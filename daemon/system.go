@@ -19,9 +19,6 @@ func (s *Server) mountSystem() { s.always("GET /system", s.serveSystem) }
 func (s *Server) serveSystem(w http.ResponseWriter, r *http.Request) {
 	v := web.System{Page: s.newPage(r, "system", "System")}
 	v.Page.Banner = "" // the page says it better
-	if err := s.store.ReadOnly(); err != nil {
-		v.Page.Banner = "The history cannot be written: " + err.Error()
-	}
 	s.model.mu.Lock()
 	done, total, took := s.model.done, s.model.total, s.model.took
 	s.model.mu.Unlock()

@@ -49,7 +49,8 @@ type Store struct {
 	now    func() time.Time
 
 	failing  atomic.Pointer[error] // of the last write, if it failed with ErrReadOnly
-	repaired atomic.Bool           // what a crash left has been put right
+	watcher  atomic.Pointer[func(error)]
+	repaired atomic.Bool // what a crash left has been put right
 	close    sync.Once
 	closing  error
 	closed   atomic.Bool
@@ -157,6 +158,17 @@ func (s *Store) ReadOnly() error {
 	return nil
 }
 
+// Watch calls f with ReadOnly's value when writes begin to fail and when they succeed again: in the goroutine of the write, so
+// f must not wait. One watcher; the last one counts.
+func (s *Store) Watch(f func(readOnly error)) { s.watcher.Store(&f) }
+
+// tell passes a change on to the watcher.
+func (s *Store) tell(readOnly error) {
+	if f := s.watcher.Load(); f != nil {
+		(*f)(readOnly)
+	}
+}
+
 // What a process that died left behind. One that lives holds the lock, so nothing that is running now is touched.
 const (
 	sqlStopMessages = `UPDATE message SET state = 'stopped', note = 'interrupted', updated = ?1 WHERE state = 'running'`
@@ -188,10 +200,12 @@ func (s *Store) write(ctx context.Context, doing string, fn func(tx *sql.Tx) err
 	if err = fail(doing, err); err == nil {
 		if s.failing.Swap(nil) != nil {
 			s.log.Info("storage can be written again", slog.String("file", s.path))
+			s.tell(nil)
 		}
 	} else if errors.Is(err, ErrReadOnly) {
 		if s.failing.Swap(&err) == nil {
 			s.log.Error("storage cannot be written", slog.String("file", s.path), slog.Any("error", err))
+			s.tell(err)
 		}
 	}
 	return err

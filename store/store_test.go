@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -317,6 +318,8 @@ func TestFullDiskRefusesWritesKeepsReadsAndRecovers(t *testing.T) {
 	_, answer, err := s.BeginTurn(ctx, NewTurn{Conversation: c.ID, Text: "?"})
 	ok(err)
 	result := TurnResult{Answer: answer.ID, State: StateComplete, Content: strings.Repeat("long ", 100_000)}
+	var told []bool // what the watcher was told: refused?
+	s.Watch(func(err error) { told = append(told, errors.Is(err, ErrReadOnly)) })
 
 	fill(s)
 	wantErr(t, s.FinishTurn(ctx, result), ErrReadOnly, "disk is full")
@@ -328,6 +331,9 @@ func TestFullDiskRefusesWritesKeepsReadsAndRecovers(t *testing.T) {
 	ok(s.FinishTurn(ctx, result))
 	if err := s.ReadOnly(); err != nil {
 		t.Errorf("still %v", err)
+	}
+	if !slices.Equal(told, []bool{true, false}) {
+		t.Errorf("the watcher was told %v, want once that writes are refused and once that they are not", told)
 	}
 	if got := must(s.Message(ctx, answer.ID)); got.State != StateComplete || got.Content != result.Content {
 		t.Error("the repeated write is not there")

@@ -53,7 +53,7 @@ const (
 	sqlTokens  = `SELECT b.tokens FROM message m LEFT JOIN turn_blob b ON b.message = m.seq WHERE m.id = ?`
 	sqlRouting = `SELECT b.routing FROM message m LEFT JOIN turn_blob b ON b.message = m.seq WHERE m.id = ?`
 
-	sqlTurnsWithRouting = `SELECT m.id, c.id, t.started, length(b.routing) FROM turn t
+	sqlTurnsWithRouting = `SELECT m.id, c.id, t.started, t.finish, length(b.routing) FROM turn t
 		JOIN turn_blob b ON b.message = t.message JOIN message m ON m.seq = t.message
 		JOIN conversation c ON c.seq = m.conversation
 		WHERE t.model_hash = ?1 AND t.started >= ?2 AND t.started < ?3 AND b.routing IS NOT NULL
@@ -209,6 +209,7 @@ func (s *Store) TurnRouting(ctx context.Context, answer string) (routing []byte,
 type TurnRef struct {
 	Answer, Conversation string
 	Started              time.Time
+	Finish               string // as Turn.Finish
 	RoutingBytes         int
 }
 
@@ -217,7 +218,7 @@ type TurnRef struct {
 func (s *Store) TurnsWithRouting(ctx context.Context, modelHash, conversation string, from, to time.Time) ([]TurnRef, error) {
 	list, err := query(ctx, s.reader, func(rows *sql.Rows) (t TurnRef, err error) {
 		var started int64
-		err = rows.Scan(&t.Answer, &t.Conversation, &started, &t.RoutingBytes)
+		err = rows.Scan(&t.Answer, &t.Conversation, &started, &t.Finish, &t.RoutingBytes)
 		t.Started = moment(started)
 		return t, err
 	}, sqlTurnsWithRouting, modelHash, millis(from), millis(to), conversation)

@@ -133,7 +133,7 @@ func TestTurnsWithRoutingAreListedByModelTimeAndConversation(t *testing.T) {
 	add := func(c Conversation, model string, routing []byte) {
 		_, answer, err := s.BeginTurn(ctx, NewTurn{Conversation: c.ID, Text: "q", ModelHash: model})
 		ok(err)
-		ok(s.FinishTurn(ctx, TurnResult{Answer: answer.ID, State: StateComplete, Routing: routing}))
+		ok(s.FinishTurn(ctx, TurnResult{Answer: answer.ID, State: StateComplete, Routing: routing, Turn: Turn{Finish: "length"}}))
 		starts = append(starts, answer.Turn.Started)
 	}
 	add(one, "m1", make([]byte, 10))
@@ -143,6 +143,9 @@ func TestTurnsWithRoutingAreListedByModelTimeAndConversation(t *testing.T) {
 	add(one, "m1", make([]byte, 50))
 	sizes := func(conversation string, from, to time.Time) (list []int) {
 		for _, ref := range must(s.TurnsWithRouting(ctx, "m1", conversation, from, to)) {
+			if ref.Finish != "length" {
+				t.Errorf("finish %q", ref.Finish)
+			}
 			list = append(list, ref.RoutingBytes)
 		}
 		return list

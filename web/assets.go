@@ -114,6 +114,14 @@ func (s *AssetSet) Built() bool {
 	return s.files["app.wasm"] != nil && s.files["wasm_exec.js"] != nil
 }
 
+// ServeIcon serves the icon at an address without a hash.
+func (s *AssetSet) ServeIcon(w http.ResponseWriter, _ *http.Request) {
+	icon := s.files["icon.svg"]
+	w.Header().Set("Content-Type", icon.mime)
+	w.Header().Set("Cache-Control", "private, max-age=3600")
+	w.Write(icon.raw) // the client is gone if this fails
+}
+
 // raw is a file's content.
 func (s *AssetSet) raw(name string) []byte { return s.files[name].raw }
 

@@ -171,8 +171,20 @@ func examineData(dir string) Finding {
 	}
 	if secret, err := os.Stat(filepath.Join(dir, "token")); err == nil && runtime.GOOS != "windows" && secret.Mode().Perm()&0o077 != 0 {
 		f.Status, f.Hint = Warn, fmt.Sprintf("other users may read the token: chmod 600 %s", filepath.Join(dir, "token"))
+	} else if remedy := Exposed(dir); remedy != "" {
+		f.Status, f.Hint = Warn, "other users may put files in the place of the token and the history: "+remedy
 	}
 	return f
+}
+
+// Exposed is the command that keeps other users from changing a data folder; "" where they cannot, or on a system without
+// such permissions.
+func Exposed(dir string) string {
+	info, err := os.Stat(dir)
+	if err != nil || runtime.GOOS == "windows" || info.Mode().Perm()&0o022 == 0 {
+		return ""
+	}
+	return "chmod go-w " + dir
 }
 
 func examineDisk(dir string) Finding {

@@ -52,10 +52,17 @@ func TestDataFolderFindings(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(open, "token"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
+	shared := t.TempDir()
+	if err := os.Chmod(shared, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := examineData(shared).Hint, "chmod go-w "+shared; !strings.HasSuffix(got, want) {
+		t.Errorf("a folder that others may write: hint %q, want %q", got, want)
+	}
 	for _, c := range []struct {
 		dir  string
 		want Status
-	}{{dir, OK}, {filepath.Join(dir, "new", "deep"), OK}, {plain, Fail}, {"", Fail}, {open, Warn}} {
+	}{{shared, Warn}, {dir, OK}, {filepath.Join(dir, "new", "deep"), OK}, {plain, Fail}, {"", Fail}, {open, Warn}} {
 		if got := examineData(c.dir); got.Status != c.want {
 			t.Errorf("%q: %+v, want %s", c.dir, got, c.want)
 		}

@@ -63,6 +63,9 @@ func (c *chat) actions() {
 	c.app.actions["regenerate"] = func(el, _ js.Value) { c.stick = true; send(c.app.orFail(nil), wire.Regenerate, message(el)) }
 	c.app.actions["continue"] = func(el, _ js.Value) { c.stick = true; send(c.app.orFail(nil), wire.Continue, message(el)) }
 	c.app.actions["branch"] = func(el, _ js.Value) { send(c.app.orFail(nil), wire.Branch, message(el)) }
+	c.app.actions["restore"] = func(el, _ js.Value) {
+		send(c.app.orFail(nil), wire.Restore, dom.Attr(el, "data-conversation"))
+	}
 	c.app.actions["edit"] = func(el, _ js.Value) { c.edit(message(el)) }
 	c.app.actions["edit-cancel"] = func(el, _ js.Value) { c.closeEdit(dom.Closest(el, ".msg")) }
 	c.app.actions["edit-save"] = func(el, _ js.Value) { c.saveEdit(dom.Closest(el, ".msg")) }
@@ -273,6 +276,8 @@ func (c *chat) patched(target string) {
 		c.adopt()
 		dom.Hide(dom.ID("welcome"), dom.ID("log").Get("childElementCount").Int() > 0)
 		c.inspect.restore()
+		c.sync()
+	case target == "gone":
 		c.sync()
 	case target == "meter":
 		c.composer.measure()

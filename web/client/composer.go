@@ -65,13 +65,16 @@ func (m *composer) grow() {
 
 // sync enables Send when there is something to send and someone to send it to.
 func (m *composer) sync() {
-	ready := strings.TrimSpace(m.text()) != "" && m.chat.app.socket.Ready() && !m.sending
+	ready := strings.TrimSpace(m.text()) != "" && m.chat.app.socket.Ready() && !m.sending && !gone()
 	dom.ID("send").Set("disabled", !ready)
 }
 
+// gone says whether the page tells that its conversation was deleted.
+func gone() bool { return dom.ID("gone").Get("childElementCount").Int() > 0 }
+
 func (m *composer) send() {
 	text := m.text()
-	if strings.TrimSpace(text) == "" || m.sending || m.chat.running != "" {
+	if strings.TrimSpace(text) == "" || m.sending || m.chat.running != "" || gone() {
 		return
 	}
 	m.sending = true
