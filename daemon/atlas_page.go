@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,8 +36,11 @@ const (
 func (s *Server) mountAtlas(a *atlases) {
 	s.always("GET /atlas", a.serveList)
 	s.always("GET /atlas/compare", a.serveCompare)
+	s.always("GET /atlas/compare.csv", a.serveCompare)
+	s.always("GET /atlas/compare.json", a.serveCompare)
 	s.always("GET /atlas/{id}", a.serveAtlas)
 	s.always("GET /atlas/{id}/expert/{layer}/{expert}", a.serveExpert)
+	s.always("GET /atlas/{id}/expert/{layer}/{expert}/expert.json", a.serveExpertJSON)
 	s.always("GET /atlas/{id}/export/{form}", a.serveExport)
 	s.always("POST /atlas/{id}/rename", a.serveRename)
 	s.always("POST /atlas/{id}/delete", a.serveDelete)
@@ -102,6 +107,9 @@ func (a *atlases) serveAtlas(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	view := atlasView(doc)
 	view.Page, view.Sort, view.All = a.server.newPage(r, "atlas", doc.stored.Name), query.Get("sort"), query.Get("all") == "1"
+	if list, err := a.choices(r.Context()); err == nil {
+		view.Others = slices.DeleteFunc(list, func(o web.AtlasItem) bool { return o.ID == doc.stored.ID })
+	}
 	view.CanRemove = len(doc.Labels) > 0 && a.jobs.texts(r.Context(), doc) != nil
 	sortBy := slices.Index(doc.Topics, view.Sort)
 	if sortBy < 0 {
@@ -191,12 +199,12 @@ func topicLists(doc *atlas.Atlas) []web.TopicList {
 	return out
 }
 
-// serveExpert serves the page of one expert.
-func (a *atlases) serveExpert(w http.ResponseWriter, r *http.Request) {
+// expertOf finds the atlas and the expert that an address names; false once it has refused.
+func (a *atlases) expertOf(w http.ResponseWriter, r *http.Request) (*opened, *atlas.Expert, bool) {
 	doc, err := a.open(r.Context(), r.PathValue("id"))
 	if err != nil {
 		refuseError(w, r, err)
-		return
+		return nil, nil, false
 	}
 	layer, err1 := strconv.Atoi(r.PathValue("layer"))
 	id, err2 := strconv.Atoi(r.PathValue("expert"))
@@ -206,8 +214,41 @@ func (a *atlases) serveExpert(w http.ResponseWriter, r *http.Request) {
 	}
 	if e == nil {
 		refuse(w, r, http.StatusNotFound, problem(KindUsage, "not_found", "open the atlas and choose one of its experts", nil, "the atlas %q holds no such expert", doc.stored.Name))
+		return nil, nil, false
+	}
+	return doc, e, true
+}
+
+// serveExpertJSON serves one expert with its labels as the atlas's file has them, and what says of what they are.
+func (a *atlases) serveExpertJSON(w http.ResponseWriter, r *http.Request) {
+	doc, e, ok := a.expertOf(w, r)
+	if !ok {
 		return
 	}
+	labels := []atlas.Label{}
+	for _, l := range doc.Labels {
+		if l.Layer == e.Layer && l.ID == e.ID {
+			labels = append(labels, l)
+		}
+	}
+	attach(w, "application/json", fmt.Sprintf("%s.l%de%d.json", fileName(doc.stored.Name), e.Layer, e.ID))
+	writeJSON(w, http.StatusOK, struct {
+		Atlas      string           `json:"atlas"` // the document's id
+		Name       string           `json:"name"`
+		Provenance atlas.Provenance `json:"provenance"`
+		Topics     []string         `json:"topics"`
+		Expert     *atlas.Expert    `json:"expert"`
+		Labels     []atlas.Label    `json:"labels"`
+	}{doc.ID, doc.stored.Name, doc.Provenance, doc.Topics, e, labels})
+}
+
+// serveExpert serves the page of one expert.
+func (a *atlases) serveExpert(w http.ResponseWriter, r *http.Request) {
+	doc, e, ok := a.expertOf(w, r)
+	if !ok {
+		return
+	}
+	layer, id := e.Layer, e.ID
 	view := web.AtlasExpert{
 		Page:  a.server.newPage(r, "atlas", "Layer "+strconv.Itoa(layer)+", expert "+strconv.Itoa(id)),
 		Atlas: doc.stored.ID, AtlasName: doc.stored.Name, Layer: layer, ID: id, State: string(e.State), Specificity: e.Specificity,
@@ -275,7 +316,8 @@ func (a *atlases) runs(doc *opened, e atlas.Example) []web.Run {
 	return out
 }
 
-// serveCompare serves ?a=&b=&topic=&topic_b=: where two atlases of one geometry, or two topics, differ.
+// serveCompare serves ?a=&b=&topic=&topic_b=: where two atlases of one geometry, or two topics, differ; as a page, or every
+// expert of both as .csv or .json.
 func (a *atlases) serveCompare(w http.ResponseWriter, r *http.Request) {
 	list, err := a.choices(r.Context())
 	if err != nil {
@@ -284,6 +326,11 @@ func (a *atlases) serveCompare(w http.ResponseWriter, r *http.Request) {
 	}
 	query := r.URL.Query()
 	view := web.AtlasComparison{Page: a.server.newPage(r, "atlas", "Compare atlases"), Atlases: list, A: query.Get("a"), B: query.Get("b"), Topic: query.Get("topic"), TopicB: query.Get("topic_b")}
+	form := path.Ext(r.URL.Path)
+	if form != "" && (view.A == "" || view.B == "") {
+		refuse(w, r, http.StatusBadRequest, problem(KindUsage, "invalid", "name both in the address: ?a=ID&b=ID", nil, "a comparison is of two atlases"))
+		return
+	}
 	if view.A != "" && view.B != "" {
 		first, err := a.open(r.Context(), view.A)
 		if err != nil {
@@ -295,9 +342,50 @@ func (a *atlases) serveCompare(w http.ResponseWriter, r *http.Request) {
 			refuseError(w, r, err)
 			return
 		}
+		one, other := atlasItem(first.stored), atlasItem(second.stored)
+		view.First, view.Second, view.Notes = &one, &other, comparisonNotes(first, second)
 		compareAtlases(&view, first.Atlas, second.Atlas)
+		if same, err := atlas.Compare(first.Atlas, second.Atlas); err == nil && view.A != view.B {
+			view.Agreement = []web.Fact{
+				{Label: "Topics in both", Value: strconv.Itoa(len(same.Topics))},
+				{Label: "Affinities", Value: fmt.Sprintf("correlation %.3f over %d experts (Pearson)", same.Correlation, same.Experts)},
+				{Label: "Same top topic", Value: percentOf(same.SameTop) + " of these experts"},
+				{Label: "Labels", Value: fmt.Sprintf("%d in both, %d in the first alone, %d in the second alone", same.Both, len(same.OnlyFirst), len(same.OnlySecond))},
+			}
+		}
+		if form != "" {
+			if err := writeComparison(w, form, &view); err != nil {
+				a.server.log.Debug("writing a comparison", slog.Any("err", err)) // the client is gone
+			}
+			return
+		}
+		view.Rows = view.Rows[:min(comparedRows, len(view.Rows))]
+	} else if view.A == "" && view.B == "" && len(list) > 1 {
+		view.A, view.B = list[0].ID, list[1].ID // to begin with
 	}
 	a.server.render(w, r, http.StatusOK, web.AtlasComparePage(view))
+}
+
+// comparisonNotes says what makes two atlases hard to compare.
+func comparisonNotes(first, second *opened) []string {
+	if first.stored.ID == second.stored.ID {
+		return nil
+	}
+	p, q := first.Provenance, second.Provenance
+	var out []string
+	if first.ID == second.ID {
+		out = append(out, "Both hold the same measurement: equal model, texts, numerics and seed.")
+	}
+	if p.ModelHash != q.ModelHash {
+		out = append(out, "The atlases are of different models. Experts are compared by layer and number, which mean the same in both only where one model was made from the other.")
+	}
+	if p.ProbeSetHash != q.ProbeSetHash && p.ModelHash == q.ModelHash {
+		out = append(out, "The texts differ: a lift is over the topics of its own set, so a difference may be one of texts.")
+	}
+	if p.NumericsID != q.NumericsID && p.ModelHash == q.ModelHash {
+		out = append(out, "The numerics differ: rounding alone moves choices that are nearly even.")
+	}
+	return out
 }
 
 // drawnCells is how many experts a comparison draws as a picture.
@@ -345,10 +433,38 @@ func compareAtlases(view *web.AtlasComparison, first, second *atlas.Atlas) {
 		}
 	}
 	if view.Compared == 0 {
-		view.Note, view.Grid = "The two atlases have no expert in common that has intervals in both.", nil
+		view.Notes, view.Grid = append(view.Notes, "The two atlases have no expert in common that has intervals in both."), nil
 	}
 	slices.SortStableFunc(view.Rows, func(x, y web.ComparedExpert) int { return cmp.Compare(y.Gap, x.Gap) })
-	view.Rows = view.Rows[:min(comparedRows, len(view.Rows))]
+}
+
+// writeComparison writes every expert of a comparison in the order of the page: ".csv" or ".json".
+func writeComparison(w http.ResponseWriter, form string, view *web.AtlasComparison) error {
+	if form == ".json" {
+		type expert struct {
+			Layer int        `json:"layer"`
+			ID    int        `json:"id"`
+			A     [3]float64 `json:"a"` // lift, low, high
+			B     [3]float64 `json:"b"`
+			Gap   float64    `json:"gap"` // between the intervals; negative = they overlap
+		}
+		list := make([]expert, len(view.Rows))
+		for i, r := range view.Rows {
+			list[i] = expert{r.Layer, r.ID, [3]float64{r.A.Value, r.A.Low, r.A.High}, [3]float64{r.B.Value, r.B.Low, r.B.High}, r.Gap}
+		}
+		attach(w, "application/json", "comparison.json")
+		writeJSON(w, http.StatusOK, map[string]any{"a": view.A, "b": view.B, "topic": view.Topic, "topic_b": view.TopicB, "experts": list})
+		return nil
+	}
+	attach(w, "text/csv; charset=utf-8", "comparison.csv")
+	out := csv.NewWriter(w)
+	rows := [][]string{{"layer", "expert", "atlas", "topic", "lift", "low", "high", "atlas_b", "topic_b", "lift_b", "low_b", "high_b", "gap"}}
+	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+	for _, r := range view.Rows {
+		rows = append(rows, []string{strconv.Itoa(r.Layer), strconv.Itoa(r.ID), view.A, atlas.PlainCell(view.Topic), number(r.A.Value), number(r.A.Low), number(r.A.High),
+			view.B, atlas.PlainCell(view.TopicB), number(r.B.Value), number(r.B.Low), number(r.B.High), number(r.Gap)})
+	}
+	return out.WriteAll(rows)
 }
 
 // serveExport serves a file: covey.json, colibri-v1.json, colibri-v2.json, experts.csv, labels.csv, report.html,
@@ -473,7 +589,7 @@ func (a *atlases) serveImport(w http.ResponseWriter, r *http.Request) {
 			a.showUsage(w, r, name, usage)
 			return
 		}
-		refuse(w, r, http.StatusBadRequest, problem(KindInput, "invalid", "import covey.atlas.json, an atlas of colibri (v1 or v2) or its .coli_usage", err, "this file is no atlas"))
+		refuse(w, r, http.StatusBadRequest, problem(KindInput, "invalid", "import covey.atlas.json, an atlas of colibri (v1 or v2) or its .coli_usage", err, "the file %q is no atlas that can be read", clip(name, 100)))
 		return
 	}
 	saved, err := a.save(r.Context(), doc, "")

@@ -41,14 +41,14 @@ func found(a *atlas.Atlas) []string {
 		say("%s of the labels keep a lift above %g in texts whose words are shuffled: for these the words matter, not their order.", percentOf(c.ShuffleSurvival), a.Provenance.MinLift)
 	}
 	if c.CrossedLabels > 0 {
-		say("Where a label's topic meets another (a recipe in Chinese), %d of %d labels keep a lift above %g.", c.CrossedHeld, c.CrossedLabels, a.Provenance.MinLift)
+		say("Where a label's topic meets another (a recipe in Chinese), %d of the %d labels whose topic occurs in such texts keep a lift above %g.", c.CrossedHeld, c.CrossedLabels, a.Provenance.MinLift)
 	}
 	if s := a.Sealed; s != nil && len(s.Crossed) > 0 {
 		texts, first, second := 0, 0, 0
 		for _, x := range s.Crossed {
 			texts, first, second = texts+x.Texts, first+x.First, second+x.Second
 		}
-		say("Of %d texts of two topics, routing names %d after the field (the first of a pair) and %d after the language or form (the second).", texts, first, second)
+		say("Of %d texts that are of two topics at once, naming them from expert shares gives %d their first topic, the field, and %d their second, the language or form.", texts, first, second)
 	}
 	if s := a.Sealed; s != nil {
 		say("On %d sealed texts, which took no part in labelling, %d labels point the same way and %d have an interval above 1.", s.Texts, s.LabelsSigns, s.LabelsHeld)
@@ -57,23 +57,26 @@ func found(a *atlas.Atlas) []string {
 			if shares.Low <= words.High {
 				verdict = "the intervals overlap: routing is not shown to tell more about the topic than the words alone."
 			}
-			say("The topic of a sealed text is named from expert shares in %s [%s, %s] of cases (chance %s), from its tokens without any expert in %s [%s, %s]: %s",
+			say("By the better of two methods, the topic of a sealed text is named from expert shares in %s [%s, %s] of cases (chance %s), from its tokens without any expert in %s [%s, %s]; %s",
 				percentOf(shares.Accuracy), percentOf(shares.Low), percentOf(shares.High), percentOf(s.Chance), percentOf(words.Accuracy), percentOf(words.Low), percentOf(words.High), verdict)
 		}
 	}
-	tested, matters := 0, 0
+	tested, matters, less := 0, 0, 0
 	for _, l := range a.Labels {
 		if l.Causal != nil {
 			tested++
 			if l.Causal.Matters {
 				matters++
 			}
+			if l.Causal.Low > 0 {
+				less++
+			}
 		}
 	}
 	if tested == 0 {
 		say("Nothing was removed: whether labelled experts are needed for their topic is not known.")
 	} else {
-		say("Of %d labelled experts that were removed one by one, %d are shown to matter more to their topic than experts of the same load; by chance about %.1f would.", tested, matters, 0.025*float64(tested))
+		say("Of %d labelled experts that were removed one by one, %d are shown to matter more to their topic than experts of the same load; by chance about %.1f would. %d are shown to matter less.", tested, matters, 0.025*float64(tested), less)
 	}
 	if n := len(a.Groups); n > 0 {
 		matters := 0
@@ -82,7 +85,7 @@ func found(a *atlas.Atlas) []string {
 				matters++
 			}
 		}
-		say("Removing all labelled experts of a topic together matters in %d of %d topics.", matters, n)
+		say("Removing all labelled experts of a topic together, against as many others of the same layers and load, matters in %d of %d topics.", matters, n)
 	}
 	return out
 }
@@ -160,11 +163,13 @@ func method(a *atlas.Atlas) []web.Term {
 		{Word: "Interval", Meaning: fmt.Sprintf("95 %%, bootstrap-t over %d draws of whole clusters (texts of one template or source stay together) within topics.", p.Draws)},
 		{Word: "Corrected p", Meaning: fmt.Sprintf("topics are permuted among clusters %d times; p is how often the largest statistic over all experts and topics reaches this one's.", p.Permutations)},
 		{Word: "Label", Meaning: fmt.Sprintf("corrected p at most %g, lower bound of the lift above %g, and at least %.0f %% of the topic's texts chose the expert. It does not mean that the expert holds the topic's facts.", p.Alpha, p.MinLift, 100*p.MinSupport)},
+		{Word: "False label rate", Meaning: fmt.Sprintf("mean labels over %d shuffles of the topics by the same rule, over the labels found.", p.Shuffles)},
 		{Word: "Lexical", Meaning: "the label does not survive when tokens of the same id are compared inside and outside the topic: single words may explain it."},
 		{Word: "Bits about the topic", Meaning: "mutual information between the chosen expert and the topic in a layer, less its mean under shuffled topics; its interval is 1.96 standard errors over resampled clusters. The part tokens explain is an upper bound."},
+		{Word: "Bits about the position", Meaning: "mutual information between the chosen expert and the quarter of the text in which the token stands: how far a layer's choice follows position instead."},
 		{Word: "Specificity", Meaning: "1 less the normalised entropy of the expert's affinities, less its mean under shuffled topics: 0 = the same everywhere."},
 		{Word: "Reliability", Meaning: "correlation of lifts between random halves of the clusters, corrected to full length (Spearman and Brown)."},
 		{Word: "Naming a topic", Meaning: "nearest centroid or logistic regression fitted on open texts, tried on sealed ones: from expert shares, from what token identity leaves of them, and from token frequencies without any expert. Intervals are Wilson's."},
-		{Word: "Removal", Meaning: "the expert is taken out of the router's choice, the next best takes its place, and the mean log-probability of sealed texts is compared; less the same for experts of the same layer with about the same load on the topic. The interval is over texts."},
+		{Word: "Removal", Meaning: "the expert is taken out of the router's choice, the next best takes its place, and the mean log-probability a token (in nats) of the topic's sealed texts is compared, less the same on the shortest sealed text of every other topic; and that less its mean over controls, experts of the same layer with about the same load on the topic. The interval is over texts; matters = all of it below 0."},
 	}
 }

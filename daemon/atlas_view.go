@@ -8,8 +8,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"covey/atlas"
+	"covey/atlas/probes"
 	"covey/store"
 	"covey/web"
 )
@@ -21,12 +23,30 @@ func atlasItem(s store.Atlas) web.AtlasItem {
 	if json.Unmarshal(s.Summary, &summary) != nil || summary.Experts == 0 {
 		return item
 	}
+	item.Texts, item.Numerics = textsName(s.ProbeHash), s.Numerics
 	item.Measured, item.Experts, item.Specialists, item.Labels = true, summary.Experts, summary.Specialists, summary.Labels
 	item.FalseLabelRate = summary.FalseLabelRate
 	if d := summary.SealedDecoding; d != nil {
 		item.Decoding, item.DecodingTexts, item.DecodingChance = &web.Interval{Value: d.Accuracy, Low: d.Low, High: d.High}, d.N, d.Chance
 	}
 	return item
+}
+
+// builtinHash is the hash of the built-in probe set.
+var builtinHash = sync.OnceValue(func() string {
+	set, err := probes.Builtin()
+	if err != nil {
+		return ""
+	}
+	return set.Hash
+})
+
+// textsName names a probe set by its hash: the store keeps no more of it beside an atlas.
+func textsName(hash string) string {
+	if hash != "" && hash == builtinHash() {
+		return probes.BuiltinName
+	}
+	return fmt.Sprintf("own, hash %.12s", hash)
 }
 
 // atlasView is what the page of an atlas shows, but for the table.
@@ -48,12 +68,12 @@ func atlasView(doc *opened) web.Atlas {
 	if s := doc.Sealed; s != nil {
 		v.Headline = append(v.Headline, web.Fact{Label: "Same sign on sealed texts", Value: fmt.Sprintf("%d of %d", s.LabelsSigns, len(doc.Labels))})
 		for i, d := range s.Decoding {
-			v.Decoding = append(v.Decoding, web.AtlasDecoding{Method: d.Method, Features: d.Features, Correct: d.Correct, N: d.N,
+			v.Decoding = append(v.Decoding, web.AtlasDecoding{Method: cmp.Or(methodNames[d.Method], d.Method), Features: cmp.Or(featureNames[d.Features], d.Features), Correct: d.Correct, N: d.N,
 				Accuracy: web.Interval{Value: d.Accuracy, Low: d.Low, High: d.High}, Best: i == s.Best})
 		}
 		if s.Best >= 0 && s.Best < len(s.Decoding) {
 			best := s.Decoding[s.Best]
-			v.Confusion = &web.Confusion{Topics: doc.Topics, Counts: best.Confusion, Method: best.Method + " from " + best.Features, Chance: s.Chance}
+			v.Confusion = &web.Confusion{Topics: doc.Topics, Counts: best.Confusion, Method: cmp.Or(methodNames[best.Method], best.Method) + " from " + cmp.Or(featureNames[best.Features], best.Features), Chance: s.Chance}
 			v.Headline = append(v.Headline, web.Fact{Label: "Topic of sealed texts named",
 				Value: fmt.Sprintf("%s [%s, %s]", percentOf(best.Accuracy), percentOf(best.Low), percentOf(best.High))})
 		}
@@ -81,6 +101,12 @@ func atlasView(doc *opened) web.Atlas {
 	}
 	return v
 }
+
+// What pages call the ways of naming a topic.
+var (
+	methodNames  = map[string]string{"nearest centroid": "nearest centroid", "logistic": "logistic regression"}
+	featureNames = map[string]string{"shares": "expert shares", "shares beyond tokens": "expert shares beyond tokens", "tokens": "tokens alone"}
+)
 
 // layerProfile is what is said of every layer, with the quartiles of its experts' specificity.
 func layerProfile(a *atlas.Atlas) []web.AtlasLayer {

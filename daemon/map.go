@@ -353,19 +353,62 @@ func (m *maps) count(ctx context.Context, conn *Conn, cmd wire.Command) ([]strin
 	if err != nil {
 		return nil, stored(err, "the answers of the conversation")
 	}
-	w := newWindow(info.Shape)
+	w, tally := newWindow(info.Shape), wire.Tally{Conversation: cmd.Arg(0)}
 	for _, t := range turns {
 		events, err := m.routing(ctx, info, t.Answer)
 		if err != nil {
 			return nil, err
+		}
+		if len(events) == 0 {
+			continue
+		}
+		tally.Answers++
+		if !ended(t) {
+			tally.Stopped++
 		}
 		for _, e := range events {
 			w.add(e)
 		}
 	}
 	p := w.take()
-	conn.Send(Frame{Data: wire.Tally{Conversation: cmd.Arg(0), Tokens: p.Rows, Cells: p.Cells}.Append(nil)})
+	tally.Tokens, tally.Cells = p.Rows, p.Cells
+	conn.Send(Frame{Data: tally.Append(nil)})
 	return nil, nil
+}
+
+// ended says whether an answer came to an end by itself or by its limit: nobody stopped it, nothing broke.
+func ended(t store.TurnRef) bool {
+	return t.Finish == engine.FinishStop || t.Finish == engine.FinishLength
+}
+
+// talks lists the conversations that can be compared, the latest first, and the first two of which every answer has ended.
+func (m *maps) talks(ctx context.Context, info engine.ModelInfo) (list []web.Choice, chosen [2]string) {
+	conversations, err := m.server.store.Conversations(ctx, 0, mapTalks)
+	if err != nil {
+		return nil, chosen
+	}
+	turns, err := m.server.store.TurnsWithRouting(ctx, info.Hash, "", time.Time{}, time.Now().Add(time.Hour))
+	if err != nil {
+		return nil, chosen
+	}
+	whole := map[string]bool{} // by conversation with routing
+	for _, t := range turns {
+		before, known := whole[t.Conversation]
+		whole[t.Conversation] = ended(t) && (before || !known)
+	}
+	found := 0
+	for _, c := range conversations {
+		complete, known := whole[c.ID]
+		if !known {
+			continue
+		}
+		list = append(list, web.Choice{ID: c.ID, Name: web.ItemName(c.Title)})
+		if complete && found < len(chosen) {
+			chosen[found] = c.ID
+			found++
+		}
+	}
+	return list, chosen
 }
 
 // routing reads what an answer's tokens chose. What another program wrote costs nothing but itself: it reads as nothing.
@@ -507,14 +550,10 @@ func (m *maps) servePage(w http.ResponseWriter, r *http.Request) {
 	if doc != nil {
 		view.Atlas, view.AtlasName = doc.stored.ID, doc.stored.Name
 	}
-	if list, err := s.store.Conversations(r.Context(), 0, mapTalks); err == nil {
-		for _, c := range list {
-			view.Talks = append(view.Talks, web.Choice{ID: c.ID, Name: c.Title})
-		}
-	}
+	view.Talks, view.Compared = m.talks(r.Context(), info)
 	if list, err := s.store.Atlases(r.Context(), info.Hash); err == nil {
 		for _, a := range list {
-			view.Atlases = append(view.Atlases, web.Choice{ID: a.ID, Name: a.Name})
+			view.Atlases = append(view.Atlases, atlasItem(a).Choice())
 		}
 	}
 	for id := range shape.Experts {

@@ -116,7 +116,11 @@ func TestExpertsLightUpWhileAnotherTabGenerates(t *testing.T) {
 	board.live()
 	board.until(`document.querySelectorAll(".legend-step").length > 1`)
 	choose("map-mode", "talks")
-	board.until(`/Share in .+ \(\d+ tokens?\) over .+; one text each: no test/.test(document.getElementById("map-legend").innerText)`)
+	// Both answers were stopped: neither is compared unasked.
+	board.until(`/Choose two conversations/.test(document.getElementById("map-legend").innerText)`)
+	choose("map-talk", eval[string](board, `document.querySelectorAll("#map-talk option")[1].value`))
+	choose("map-talk-other", eval[string](board, `document.querySelectorAll("#map-talk-other option")[2].value`))
+	board.until(`/Share in .+ \(1 answer, 1 of them stopped early, \d+ tokens?\) over .+; one text each: no test/.test(document.getElementById("map-legend").innerText)`)
 	board.shoot("map-talks-dark")
 	board.do(chromedp.SendKeys(chromedp.CSS("#map-search"), "l12 e5"))
 	board.press("Enter", "Enter", 13, 0)
@@ -235,6 +239,12 @@ func TestAProbeBatchRunsFromThePageToItsAtlas(t *testing.T) {
 	change("map-mode", "difference")
 	b.until(`/Lift in poetry over (code|chinese)/.test(document.getElementById("map-legend").innerText)`)
 	b.shoot("map-difference-light")
+
+	// The address says what is shown, and shows it again.
+	b.until(`/mode=difference/.test(location.search) && /topic=poetry/.test(location.search) && /sort=topic/.test(location.search)`)
+	b.do(chromedp.Navigate(eval[string](b, "location.href")))
+	b.live()
+	b.until(`/Lift in poetry over (code|chinese)/.test(document.getElementById("map-legend").innerText) && document.getElementById("map-sort").value === "topic"`)
 
 	// Which experts does a text use? The model reads it and answers nothing.
 	eval[bool](b, `(() => { const s = document.getElementById("map-search"); s.value = "a lighthouse at night"; s.dispatchEvent(new Event("input", {bubbles: true})); return true })()`)

@@ -3,8 +3,10 @@ package daemon
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +15,7 @@ import (
 
 	"covey/atlas"
 	"covey/atlas/probes"
+	"covey/engine"
 	"covey/engine/route"
 	"covey/store"
 	"covey/web/wire"
@@ -163,6 +166,7 @@ func TestABatchIsCancelledGoesOnAndBecomesAnAtlas(t *testing.T) {
 	}
 	for _, e := range doc.Experts {
 		if len(e.Low) > 0 {
+			get(expertPath(made, e.Layer, e.ID)+"/expert.json", `"atlas":"`+doc.ID, `"topics":[`, fmt.Sprintf(`"expert":{"layer":%d,"id":%d,`, e.Layer, e.ID))
 			get(expertPath(made, e.Layer, e.ID), "Lift by topic", "95 % interval", "Texts that chose it most", "tokens chose it", "<mark>")
 			break
 		}
@@ -196,6 +200,19 @@ func TestABatchIsCancelledGoesOnAndBecomesAnAtlas(t *testing.T) {
 		!strings.Contains(body, "Weak evidence") || !strings.Contains(body, "L7 E3") || !strings.Contains(body, "1.80") || !strings.Contains(body, "small &lt;set&gt;") {
 		t.Errorf("a usage history: %d %.2000s", code, body)
 	}
+	both := "a=" + made + "&b=" + strings.TrimPrefix(twin, "/atlas/") + "&topic=law"
+	get("/atlas/compare?"+both, "Over all topics", "Both hold the same measurement", made, strings.TrimPrefix(twin, "/atlas/"), "numerics")
+	if rows := strings.Split(get("/atlas/compare.csv?"+both), "\n"); rows[0] != "layer,expert,atlas,topic,lift,low,high,atlas_b,topic_b,lift_b,low_b,high_b,gap" || len(rows) < 100 || !strings.Contains(rows[1], ","+made+",law,") {
+		t.Errorf("the comparison as CSV: %d rows, %.300q", len(rows), rows)
+	}
+	get("/atlas/compare.json?"+both, `"topic":"law"`, `"experts":[{"layer":`)
+	if code, _, body := d.get("/atlas/compare.csv?a=" + made); code != 400 || !strings.Contains(body, "two atlases") {
+		t.Errorf("a comparison of one atlas: %d %.200s", code, body)
+	}
+	if code, _, body := d.do("POST", "/atlas/import?name=mine.json", regexp.MustCompile(`"prompts":\d+`).ReplaceAllString(file, `"prompts":"x"`), "Authorization", "Bearer "+d.token); code != 400 ||
+		!strings.Contains(body, `the file \"mine\" is no atlas that can be read: atlas: reading: experts[0].prompts: string, want a whole number`) {
+		t.Errorf("import of a text for a number: %d %.400s", code, body)
+	}
 	if code, _, body := d.do("POST", "/atlas/import", `{"format":"covey.atlas"}`, "Authorization", "Bearer "+d.token); code != 400 || !strings.Contains(body, "no atlas") {
 		t.Errorf("import of something else: %d %.200s", code, body)
 	}
@@ -213,6 +230,49 @@ func TestABatchIsCancelledGoesOnAndBecomesAnAtlas(t *testing.T) {
 		t.Errorf("deleting the batch: %d", code)
 	}
 	get(at, "small &lt;set&gt;") // the atlas stays
+}
+
+func TestOnlyConversationsWhoseAnswersEndedAreComparedAtFirst(t *testing.T) {
+	d := modelDaemon(t)
+	ctx := t.Context()
+	eng, err := d.Engine()
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := map[string]string{} // name by conversation
+	add := func(name string, finish ...string) {
+		c, err := d.store.CreateConversation(ctx, name, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made[c.ID] = name
+		t.Cleanup(func() { d.store.DeleteConversation(context.Background(), c.ID) })
+		for _, how := range finish {
+			_, answer, err := d.store.BeginTurn(ctx, store.NewTurn{Conversation: c.ID, Text: "q", ModelHash: eng.Model().Hash})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := d.store.FinishTurn(ctx, store.TurnResult{Answer: answer.ID, State: store.StateComplete, Routing: []byte("r"), Turn: store.Turn{Finish: how}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	add("ended", engine.FinishStop)
+	add("at its limit", engine.FinishStop, engine.FinishLength)
+	add("once stopped", engine.FinishCancel, engine.FinishStop)
+	add("interrupted", "interrupted")
+	add("without an answer")
+	list, chosen := (&maps{server: d.Server}).talks(ctx, eng.Model())
+	names := ""
+	for _, c := range list[:4] {
+		names += made[c.ID] + "; "
+	}
+	if want := "interrupted; once stopped; at its limit; ended; "; names != want {
+		t.Errorf("offered are %s want %s", names, want)
+	}
+	if made[chosen[0]] != "at its limit" || made[chosen[1]] != "ended" {
+		t.Errorf("compared at first are %q and %q", made[chosen[0]], made[chosen[1]])
+	}
 }
 
 // tellingSet is a probe set of three topics that any language model tells apart: the beginnings of twelve open and two

@@ -256,7 +256,7 @@ func examine(b *tab, source, name string) {
 	}
 }
 
-func TestNoPageHasASeriousBarrierInEitherTheme(t *testing.T) {
+func TestEveryPageFitsItsScreenAndHasNoSeriousBarrierInEitherTheme(t *testing.T) {
 	d := modelDaemon(t)
 	d.t = t
 	file, err := os.ReadFile("../atlas/testdata/small.atlas.json")
@@ -268,17 +268,38 @@ func TestNoPageHasASeriousBarrierInEitherTheme(t *testing.T) {
 		t.Fatalf("import: %d %.200s", code, body)
 	}
 	atlas := header.Get("Location")
+	code, header, body = d.do("POST", "/atlas/import?name=twin.json", string(file), "Authorization", "Bearer "+d.token)
+	if code != 303 {
+		t.Fatalf("import: %d %.200s", code, body)
+	}
+	v := d.viewer()
+	conversation, message := v.begin("Something about herons.", 8)
+	v.finish(message)
+	pages := map[string]string{
+		"new": "/", "chat": "/c/" + conversation, "tokens": "/c/" + conversation + "/tokens/" + message, "map": "/experts", "map-turn": "/experts?turn=" + message,
+		"atlases": "/atlas", "atlas": atlas, "atlas-all": atlas + "?all=1", "expert": atlas + "/expert/1/0", "jobs": "/jobs", "system": "/system", "settings": "/settings",
+		"compare":        "/atlas/compare?a=" + strings.TrimPrefix(atlas, "/atlas/") + "&b=" + strings.TrimPrefix(header.Get("Location"), "/atlas/"),
+		"compare-topics": "/atlas/compare?a=" + strings.TrimPrefix(atlas, "/atlas/") + "&b=" + strings.TrimPrefix(atlas, "/atlas/"),
+	}
 	source := axe(t)
 	b := openBrowser(t)()
-	b.do(chromedp.EmulateViewport(1280, 900))
 	b.do(chromedp.Navigate(d.Link()))
 	b.live()
 	for _, theme := range []string{"light", "dark"} {
 		b.theme(theme)
-		for _, path := range []string{"/", "/experts", "/atlas", atlas, atlas + "/expert/1/0", "/atlas/compare?a=" + strings.TrimPrefix(atlas, "/atlas/") + "&b=" + strings.TrimPrefix(atlas, "/atlas/"), "/jobs", "/system", "/settings"} {
-			b.do(chromedp.Navigate(d.base + path))
-			b.live()
-			examine(b, source, theme+" "+path)
+		for _, width := range []int{1440, 360} {
+			b.do(chromedp.EmulateViewport(int64(width), 2400)) // tall: a picture shows all of a page
+			for name, path := range pages {
+				b.do(chromedp.Navigate(d.base + path))
+				b.live()
+				if wide := eval[int](b, "document.documentElement.scrollWidth"); wide > width {
+					t.Errorf("%s is %d pixels wide on a screen of %d", path, wide, width)
+				}
+				if width > 1000 {
+					examine(b, source, theme+" "+path)
+				}
+				b.shoot(fmt.Sprintf("page-%s-%d-%s", name, width, theme))
+			}
 		}
 	}
 }

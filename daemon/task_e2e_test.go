@@ -5,10 +5,12 @@ package daemon
 // how much processor time the thread took.
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/tracing"
@@ -18,8 +20,12 @@ import (
 // longTask is what the browser calls a long task, in milliseconds.
 const longTask = 50
 
-// mainTasks is the durations of the tasks of a page's main thread, in milliseconds.
-type mainTasks struct{ clock, processor []float64 }
+// mainTasks is the durations of the tasks of a page's main thread, in milliseconds, and what the one that took most processor
+// time did.
+type mainTasks struct {
+	clock, processor []float64
+	longest          string
+}
 
 // String says how many tasks were long, by the clock and by the processor time they took, and the longest.
 func (t mainTasks) String() string {
@@ -34,14 +40,14 @@ func (t mainTasks) String() string {
 	if len(t.clock) == 0 {
 		return "no task"
 	}
-	return fmt.Sprintf("%d tasks; %s; %s", len(t.clock), say("by the clock", t.clock), say("in processor time", t.processor))
+	return fmt.Sprintf("%d tasks; %s; %s (%s)", len(t.clock), say("by the clock", t.clock), say("in processor time", t.processor), t.longest)
 }
 
 // during does something and returns the tasks of the main thread meanwhile.
 func (b *tab) during(do func()) mainTasks {
 	b.t.Helper()
 	_, err := run(b, patience, func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
-		_, err := cdp.Call(ctx, target, tracing.Start, tracing.StartParams{TraceConfig: &tracing.TraceConfig{IncludedCategories: []string{"toplevel", "__metadata"}, ExcludedCategories: []string{"*"}}})
+		_, err := cdp.Call(ctx, target, tracing.Start, tracing.StartParams{TraceConfig: &tracing.TraceConfig{IncludedCategories: []string{"toplevel", "devtools.timeline", "v8", "__metadata"}, ExcludedCategories: []string{"*"}}})
 		return chromedp.Void{}, err
 	})
 	if err != nil {
@@ -80,11 +86,10 @@ func (b *tab) during(do func()) mainTasks {
 		b.t.Fatal(err)
 	}
 	type event struct {
-		Name, Ph string
-		Pid, Tid int
-		Dur      float64 // microseconds
-		Tdur     float64
-		Args     struct{ Name string }
+		Name, Ph      string
+		Pid, Tid      int
+		Ts, Dur, Tdur float64 // microseconds
+		Args          struct{ Name string }
 	}
 	events := make([]event, len(parts))
 	main := map[[2]int]bool{}
@@ -96,11 +101,27 @@ func (b *tab) during(do func()) mainTasks {
 			main[[2]int{e.Pid, e.Tid}] = true
 		}
 	}
+	const task = "ThreadControllerImpl::RunTask"
+	events = slices.DeleteFunc(events, func(e event) bool { return e.Ph != "X" || !main[[2]int{e.Pid, e.Tid}] })
+	slices.SortStableFunc(events, func(x, y event) int { return cmp.Or(cmp.Compare(x.Ts, y.Ts), cmp.Compare(y.Dur, x.Dur)) })
 	var out mainTasks
+	var longest event
 	for _, e := range events {
-		if e.Ph == "X" && e.Name == "ThreadControllerImpl::RunTask" && main[[2]int{e.Pid, e.Tid}] {
+		if e.Name == task {
 			out.clock, out.processor = append(out.clock, e.Dur/1000), append(out.processor, e.Tdur/1000)
+			if e.Tdur > longest.Tdur {
+				longest = e
+			}
 		}
 	}
+	end := 0.0 // of the part before
+	for _, e := range events {
+		inside := e.Pid == longest.Pid && e.Tid == longest.Tid && e.Ts >= longest.Ts && e.Ts < longest.Ts+longest.Dur && e.Name != task
+		if inside && e.Ts >= end && e.Tdur >= 500 {
+			out.longest += fmt.Sprintf("%s %.1f, ", e.Name, e.Tdur/1000)
+			end = e.Ts + e.Dur
+		}
+	}
+	out.longest = strings.TrimSuffix(out.longest, ", ")
 	return out
 }

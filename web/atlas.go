@@ -12,6 +12,7 @@ type Fact struct{ Label, Value string }
 // AtlasItem is a line in the list of atlases.
 type AtlasItem struct {
 	ID, Name, Model              string
+	Texts, Numerics              string // probe set with the start of its hash; numerics id; "" = imported
 	Created                      time.Time
 	Size                         int64
 	Measured                     bool // false = imported, or a summary that cannot be read
@@ -20,6 +21,23 @@ type AtlasItem struct {
 	Decoding                     *Interval // of sealed texts
 	DecodingTexts                int
 	DecodingChance               float64
+}
+
+// short is what tells atlases of one name apart, beside their date.
+func (a AtlasItem) short() string { return a.ID[:min(6, len(a.ID))] }
+
+// Choice is the atlas in a list to choose from: by name, date and the start of its id.
+func (a AtlasItem) Choice() Choice {
+	return Choice{a.ID, a.Name + ", " + a.Created.Format("2 Jan 2006, 15:04") + " (" + a.short() + ")"}
+}
+
+// facts are what two atlases that look alike may differ in.
+func (a AtlasItem) facts() []Fact {
+	out := []Fact{{"Model", a.Model}, {"Made", a.Created.Format("2 January 2006, 15:04")}}
+	if a.Measured {
+		out = append(out, Fact{"Texts", a.Texts}, Fact{"Numerics", a.Numerics})
+	}
+	return append(out, Fact{"Id", a.ID})
 }
 
 // Atlas is what the page of one atlas shows.
@@ -43,7 +61,8 @@ type Atlas struct {
 	Survival   []TopicSurvival
 	Removals   []Removal
 	Crossed    []Crossed
-	CanRemove  bool // the texts are at hand: experts can be removed from here
+	CanRemove  bool        // the texts are at hand: experts can be removed from here
+	Others     []AtlasItem // atlases that it can be compared with
 
 	Sort   string // topic that orders the table; "" = specificity
 	All    bool   // experts without a label too
@@ -174,13 +193,15 @@ func (t Together) Times() float64 { return t.Part / t.Base }
 type AtlasComparison struct {
 	Page            Page
 	Atlases         []AtlasItem
-	A, B            string
-	Topics          []string // of the first
-	TopicsB         []string // of the second
+	A, B            string     // ids; "" = not chosen
+	First, Second   *AtlasItem // the chosen ones
+	Topics          []string   // of the first
+	TopicsB         []string   // of the second
 	Topic, TopicB   string
 	Rows            []ComparedExpert
 	Compared, Apart int
-	Note            string
+	Agreement       []Fact        // over all topics; nil = of one atlas, or not comparable
+	Notes           []string      // what the reader must know of the two
 	Grid            *ComparedGrid // nil = too many cells to draw
 }
 

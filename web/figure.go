@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"math"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -56,6 +57,17 @@ type Removal struct {
 	Controls        int
 	Net             Interval // beyond controls
 	Matters         bool
+}
+
+// verdict says what the interval shows.
+func (r Removal) verdict() string {
+	switch {
+	case r.Matters:
+		return "matters"
+	case r.Net.Low > 0:
+		return "less than controls"
+	}
+	return "not shown"
 }
 
 // Crossed is what the texts of two topics are named after.
@@ -111,6 +123,11 @@ func (c ComparedExpert) difference() string {
 		return "lift-n3"
 	}
 	return liftClass(Interval{Value: c.B.Value / c.A.Value, Low: math.Inf(1)})
+}
+
+// exportURL is the address of the same comparison as a file.
+func (c AtlasComparison) exportURL(form string) string {
+	return "/atlas/compare." + form + "?" + url.Values{"a": {c.A}, "b": {c.B}, "topic": {c.Topic}, "topic_b": {c.TopicB}}.Encode()
 }
 
 // line says what is compared.

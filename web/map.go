@@ -18,8 +18,9 @@ type ExpertMap struct {
 	Total            int64
 	Atlas, AtlasName string
 	Atlases          []Choice
-	Talks            []Choice // conversations that may be compared
-	Row              int      // of the table: index into Layers
+	Talks            []Choice  // conversations that have routing to compare
+	Compared         [2]string // those of them that are compared at first; "" = none
+	Row              int       // of the table: index into Layers
 	Rows             []MapRow
 	ShowTable        bool
 	Turn             *MapTurn

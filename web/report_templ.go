@@ -243,7 +243,7 @@ func ReportPage(r Report) templ.Component {
 			}
 		}
 		if len(r.Atlas.Crossed) > 0 {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 26, "<section aria-labelledby=\"crossed\"><h2 id=\"crossed\">Task, field and language apart</h2><p class=\"muted\">These texts are of two topics at once: a recipe in Chinese, a lease in verse. Which of the two does routing follow?</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 26, "<section aria-labelledby=\"crossed\"><h2 id=\"crossed\">Task, field and language apart</h2><p class=\"muted\">These texts are of two topics at once: a recipe in Chinese, a lease in verse. Each is named from its expert shares as in the section before; which of its two topics does that give?</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}
@@ -257,7 +257,7 @@ func ReportPage(r Report) templ.Component {
 			}
 		}
 		if len(r.Atlas.Removals) > 0 {
-			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 28, "<section aria-labelledby=\"removal\"><h2 id=\"removal\">Does it matter for the output?</h2><p class=\"muted\">The expert, or all of a topic's labelled experts together, are taken out of the router's choice, and the log-likelihood of sealed texts is measured: the change on the topic less that on others, less the same for experts of the same layer with about the same load. Below 0: the topic loses more than it would with other experts. An interval that holds 0 shows nothing.</p>")
+			templ_7745c5c3_Err = templruntime.WriteString(templ_7745c5c3_Buffer, 28, "<section aria-labelledby=\"removal\"><h2 id=\"removal\">Does it matter for the output?</h2><p class=\"muted\">The expert, or all of a topic's labelled experts together, are taken out of the router's choice, and the log-likelihood of sealed texts is measured. Change: its mean change on the topic's texts less that on others, in nats a token (0.01 makes a token 1 % less likely). Controls: the same for experts of the same layer with about the same load on the topic. Below 0 beyond controls: the topic loses more than it would with other experts. An interval that holds 0 shows nothing.</p>")
 			if templ_7745c5c3_Err != nil {
 				return templ_7745c5c3_Err
 			}

@@ -27,11 +27,12 @@ type inspector struct {
 	records map[string]*record // by message
 	shown   string             // message whose tokens are shown; "" = none
 	current int                // token pointed at; -1 = none
-	shade   string             // what shades the tokens: probability, surprise, expert
+	shade   string             // what shades the tokens: probability, surprise, entropy, change, topic, expert, none
 	layer   int                // MoE layer index and expert that shade "expert" is about; -1 = none
 	expert  int
 	note    string         // what the panel says about itself when no token is pointed at
 	live    []wire.Routing // routing that is not in the grid yet
+	topics  affinity
 }
 
 // record is what is known of an answer's tokens.
@@ -57,7 +58,15 @@ func newInspector(c *chat) *inspector {
 	a.actions["inspector"] = func(_, _ js.Value) { v.open(v.panel.Get("hidden").Bool(), true) }
 	a.actions["tokens"] = func(el, _ js.Value) { v.toggle(dom.Attr(el, "data-message")) }
 	a.actions["token"] = func(el, _ js.Value) { v.point(number(el, "data-i")) }
-	a.changes["shade"] = func(el, _ js.Value) { v.shade = el.Get("value").String(); v.reshade() }
+	a.changes["shade"] = func(el, _ js.Value) {
+		if v.shade = el.Get("value").String(); v.shade == "topic" {
+			v.askTopics()
+		}
+		v.topicMenu()
+		v.reshade()
+	}
+	a.changes["shade-topic"] = v.chooseTopic
+	a.frames[wire.KindMap] = v.surveyed
 	a.frames[wire.KindRouting] = v.routing
 	a.frames[wire.KindDetailed] = v.detailed
 	a.opened = append(a.opened, func(bool) { v.fit(a.shape) })

@@ -56,6 +56,8 @@ type expertMap struct {
 	last     [2]float64
 	turn     *turnSteps
 	ink      ink
+
+	addressed bool // what the address asks for has been taken
 }
 
 // rowsAt is how many rows came when.
@@ -129,7 +131,11 @@ func (m *expertMap) controls() {
 	}
 	a.actions["map-trace"] = func(_, _ js.Value) { m.trace(dom.ID("map-search").Get("value").String()) }
 	a.changes["map-atlas"] = func(el, _ js.Value) {
+		list := parameters()
+		list.Call("set", "atlas", el.Get("value"))
+		js.Global().Get("history").Call("replaceState", js.Null(), "", "?"+list.Call("toString").String())
 		dom.SetAttr(m.page, "data-atlas", el.Get("value").String())
+		dom.SetAttr(dom.ID("map-compare"), "href", "/atlas/compare?a="+el.Get("value").String())
 		a.socket.Send(a.orFail(nil), wire.Survey, el.Get("value").String())
 	}
 	a.inputs["map-search"] = func(el, _ js.Value) { m.search(el.Get("value").String()) }
@@ -191,8 +197,10 @@ func (m *expertMap) survey(frame []byte) error {
 	m.data.Other = min(1, max(0, len(f.Topics)-1))
 	dom.ID("map-other").Set("value", strconv.Itoa(m.data.Other))
 	m.size()
+	hash := js.Global().Get("location").Get("hash").String() // before the address is written anew
+	m.fromAddress()
 	m.show(m.mode)
-	m.goTo(js.Global().Get("location").Get("hash").String())
+	m.goTo(hash)
 	return nil
 }
 
@@ -247,6 +255,7 @@ func (m *expertMap) resort() {
 		return m.place(cell/m.view.Cols, cell%m.view.Cols)
 	}
 	m.cursor, m.hover = move(m.cursor), [2]int{-1, -1}
+	m.toAddress()
 	if m.turn != nil {
 		m.turn.light()
 	}
@@ -320,7 +329,9 @@ func (m *expertMap) askTalks() {
 			return
 		}
 		m.data.Talk[i] = mapview.Talk{ID: pick.Get("value").String(), Name: dom.Text(option)}
-		m.app.socket.Send(m.app.orFail(nil), wire.Count, m.data.Talk[i].ID)
+		if m.data.Talk[i].ID != "" {
+			m.app.socket.Send(m.app.orFail(nil), wire.Count, m.data.Talk[i].ID)
+		}
 	}
 	m.resort()
 }
@@ -489,9 +500,13 @@ func (m *expertMap) pin(row, expert int, focus bool) {
 			dom.Focus(dom.ID("map-panel"))
 		}
 	}), wire.Inspect, layer, strconv.Itoa(expert), dom.Attr(m.page, "data-atlas"))
-	location := js.Global().Get("location")
-	js.Global().Get("history").Call("replaceState", js.Null(), "", location.Get("pathname").String()+location.Get("search").String()+"#l"+layer+"e"+strconv.Itoa(expert))
+	m.toAddress()
 	m.redraw()
+}
+
+// anchor is the part of the address that names an expert.
+func (m *expertMap) anchor(row, expert int) string {
+	return "l" + strconv.Itoa(m.data.Shape.Layers[row]) + "e" + strconv.Itoa(expert)
 }
 
 func (m *expertMap) unpin() {
@@ -499,6 +514,7 @@ func (m *expertMap) unpin() {
 		return
 	}
 	m.pinned = [2]int{-1, -1}
+	m.toAddress()
 	if m.turn != nil {
 		m.turn.mark()
 	}

@@ -68,14 +68,26 @@ func legendName(mode mapview.Mode, d *mapview.Data, topic int) string {
 		return "Lift"
 	case mapview.Talks:
 		a, b := d.Talk[0], d.Talk[1]
+		if a.ID == "" || b.ID == "" {
+			return "Choose two conversations"
+		}
 		if a.Tokens == 0 || b.Tokens == 0 {
 			return "Two conversations with stored routing are needed"
 		}
-		return "Share in " + a.Name + " (" + plural(a.Tokens, "token") + ") over " + b.Name + " (" + plural(b.Tokens, "token") + "); one text each: no test"
+		return "Share in " + a.Name + " (" + talked(a) + ") over " + b.Name + " (" + talked(b) + "); one text each: no test"
 	case mapview.Tier:
 		return tierLine(d.Tiers)
 	}
 	return "Specificity"
+}
+
+// talked says what of a conversation is counted.
+func talked(t mapview.Talk) string {
+	text := plural(t.Answers, "answer")
+	if t.Stopped > 0 {
+		text += ", " + strconv.Itoa(t.Stopped) + " of them stopped early"
+	}
+	return text + ", " + plural(t.Tokens, "token")
 }
 
 // tierLine says how many experts are in memory, and how often steps found one there.

@@ -121,14 +121,18 @@ func (v *inspector) build() {
 	label := dom.New("label", "", "Shade by ")
 	menu := dom.New("select", "", "")
 	dom.SetAttr(menu, "data-change", "shade")
-	for _, option := range [][2]string{{"probability", "low probability"}, {"surprise", "surprise"}, {"change", "change of experts"}, {"expert", "the chosen expert"}, {"none", "nothing"}} {
+	for _, option := range [][2]string{{"probability", "low probability"}, {"surprise", "surprise"}, {"entropy", "entropy"}, {"change", "change of experts"}, {"topic", "a topic"}, {"expert", "the chosen expert"}, {"none", "nothing"}} {
 		o := dom.New("option", "", option[1])
 		o.Set("value", option[0])
 		menu.Call("append", o)
 	}
 	menu.Set("value", v.shade)
 	label.Call("append", menu)
-	bar.Call("append", label, dom.New("span", "muted", "Point at a token, or use the arrow keys."))
+	topics := dom.New("select", "", "")
+	dom.SetAttr(topics, "data-change", "shade-topic")
+	dom.SetAttr(topics, "data-topics", "")
+	dom.SetAttr(topics, "aria-label", "Topic")
+	bar.Call("append", label, topics, dom.New("span", "muted", "Point at a token, or use the arrow keys."))
 	if v.chat.conversation != "" {
 		link := dom.New("a", "", "As a table")
 		link.Set("href", "/c/"+v.chat.conversation+"/tokens/"+v.shown)
@@ -139,6 +143,7 @@ func (v *inspector) build() {
 	dom.SetAttr(list, "role", "group")
 	dom.SetAttr(list, "aria-label", "Tokens of the answer. Left and Right go from one to the next.")
 	box.Call("append", bar, list)
+	v.topicMenu()
 	v.extend(r, 0)
 	if len(r.tokens) > 0 && v.current < 0 {
 		v.total(r)
@@ -169,7 +174,15 @@ func escape(s string) string {
 	if s == "" {
 		return `<i>&middot;</i>`
 	}
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "\n", "<i>\u21b5</i>\n", "\t", "<i>\u21e5</i>\t").Replace(s)
+	return replace(s, "&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "\n", "<i>\u21b5</i>\n", "\t", "<i>\u21e5</i>\t")
+}
+
+// replace replaces one thing after another; strings.NewReplacer would cost the client several kilobytes.
+func replace(s string, pairs ...string) string {
+	for i := 0; i < len(pairs); i += 2 {
+		s = strings.ReplaceAll(s, pairs[i], pairs[i+1])
+	}
+	return s
 }
 
 // class is the shade of a token: s0 (none) to s9.
@@ -181,9 +194,15 @@ func (v *inspector) class(r *record, i int) string {
 		level = 1 - math.Exp(float64(t.Logprob))
 	case "surprise": // in bits; 8 bits and more are full
 		level = -float64(t.Logprob) / math.Ln2 / 8
+	case "entropy": // in bits; 4 bits and more are full
+		level = entropy(r.alternatives[i]) / 4
 	case "change":
 		if i > 0 {
 			level = r.change(i)
+		}
+	case "topic": // twice as often as anywhere and more is full
+		if lift := v.lift(r, i, v.topics.topic); lift > 1 {
+			level = math.Log2(lift)
 		}
 	case "expert":
 		if v.layer >= 0 {
@@ -198,6 +217,21 @@ func (v *inspector) class(r *record, i int) string {
 		class += " token-current"
 	}
 	return class
+}
+
+// entropy is how open the choice of a token was, in bits: over the likeliest tokens, with all others as one, so at most what
+// it was.
+func entropy(likeliest []wire.Alternative) float64 {
+	bits, rest := 0.0, 1.0
+	for _, a := range likeliest {
+		p := math.Exp(float64(a.Logprob))
+		bits -= p * float64(a.Logprob) / math.Ln2
+		rest -= p
+	}
+	if rest > 1e-6 && len(likeliest) > 0 {
+		bits -= rest * math.Log2(rest)
+	}
+	return bits
 }
 
 // change is the share of a token's experts that the token before did not use.
@@ -295,6 +329,7 @@ func (v *inspector) tokenCard(r *record, i int) {
 		card.Call("append", dom.New("p", "muted", "No routing was kept of this token."))
 		return
 	}
+	card.Call("append", v.topicCard(r, i)...)
 	table := dom.New("table", "layers num", "")
 	k := len(e.ids) / layers
 	for j, layer := range r.shape.Layers {
@@ -318,7 +353,7 @@ func visible(s string) string {
 	if s == "" {
 		return "(part of a character)"
 	}
-	return strings.NewReplacer(" ", "\u2423", "\n", "\u21b5", "\t", "\u21e5").Replace(s)
+	return replace(s, " ", "\u2423", "\n", "\u21b5", "\t", "\u21e5")
 }
 
 func percent(logprob float32) string {

@@ -17,8 +17,8 @@ const (
 	KindPulses Kind = 0xc0 // Pulses
 	KindMap    Kind = 0xc2 // Map; 0xc1 was its form without Q
 	KindTraced Kind = 0xc3 // Traced
-	KindTally  Kind = 0xc4 // Tally
 	KindTiers  Kind = 0xc5 // Tiers
+	KindTally  Kind = 0xc6 // Tally; 0xc4 was its form without answers
 )
 
 // FrameKind returns the kind of a binary server frame; 0 for an empty one.

@@ -89,22 +89,26 @@ func DecodeTraced(b []byte) (Traced, error) {
 
 // Tally is what the routers chose in the stored answers of one conversation.
 //
-//	layout: kind, conversation str, tokens uint, then cells as in Pulses
+//	layout: kind, conversation str, answers uint, stopped uint, tokens uint, then cells as in Pulses
 type Tally struct {
 	Conversation string
-	Tokens       int // rows whose routing is stored
+	Answers      int // whose routing is stored, other versions of a message too
+	Stopped      int // of these, that were cut off before their end
+	Tokens       int // of these, prompts too
 	Cells        []Pulse
 }
 
 // Append appends the encoded frame to b. Cells must ascend.
 func (t Tally) Append(b []byte) []byte {
-	return appendCells(appendUint(appendString(append(b, byte(KindTally)), t.Conversation), uint64(t.Tokens)), t.Cells)
+	b = appendString(append(b, byte(KindTally)), t.Conversation)
+	b = appendUint(appendUint(appendUint(b, uint64(t.Answers)), uint64(t.Stopped)), uint64(t.Tokens))
+	return appendCells(b, t.Cells)
 }
 
 // DecodeTally decodes a Tally frame.
 func DecodeTally(b []byte) (Tally, error) {
 	r := open(b, KindTally)
-	t := Tally{Conversation: r.string(), Tokens: r.int()}
+	t := Tally{Conversation: r.string(), Answers: r.int(), Stopped: r.int(), Tokens: r.int()}
 	t.Cells = r.cells()
 	return t, r.end()
 }

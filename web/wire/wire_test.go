@@ -49,7 +49,7 @@ var transcript = []struct {
 	{"client", "Trace a text", Command{Name: Trace, Seq: 9, Args: []string{"the sea"}}.Append(nil)},
 	{"server", "Traced: two tokens", Traced{Tokens: 2, Cells: []Pulse{{0, 1}, {3, 2}}}.Append(nil)},
 	{"client", "Count a conversation", Command{Name: Count, Seq: 10, Args: []string{"c1"}}.Append(nil)},
-	{"server", "Tally: five tokens of it", Tally{Conversation: "c1", Tokens: 5, Cells: []Pulse{{2, 4}, {3, 1}}}.Append(nil)},
+	{"server", "Tally: five tokens of its two answers, one of them stopped", Tally{Conversation: "c1", Answers: 2, Stopped: 1, Tokens: 5, Cells: []Pulse{{2, 4}, {3, 1}}}.Append(nil)},
 	{"client", "Where the weights are", Command{Name: Reside, Seq: 11}.Append(nil)},
 	{"server", "Tiers: two of three experts in memory", Tiers{Hits: 300, Misses: 7, InMemory: []bool{true, false, true}}.Append(nil)},
 	{"client", "Inspect expert 1 of layer 2", Command{Name: Inspect, Seq: 7, Args: []string{"2", "1", "at1"}}.Append(nil)},

@@ -31,6 +31,15 @@ const (
 	Tier        Mode = "tier"        // where the expert's weights are
 )
 
+// Known says whether there is such a mode.
+func Known(mode Mode) bool {
+	switch mode {
+	case Heat, Recency, Imbalance, Topic, Specificity, Q, Difference, Turn, Text, Talks, Tier:
+		return true
+	}
+	return false
+}
+
 // Unknown is the step of a cell about which nothing is known. It is drawn hatched.
 const Unknown = 255
 
@@ -61,16 +70,17 @@ func NewData(m wire.Map, before *Data, now float64) *Data {
 
 // Talk is what the answers of one conversation chose.
 type Talk struct {
-	ID, Name string
-	Tokens   int       // 0 = nothing is known of it
-	Counts   []float32 // [cells]
+	ID, Name         string
+	Answers, Stopped int       // that are counted; those of them that were cut off
+	Tokens           int       // 0 = nothing is known of it
+	Counts           []float32 // [cells]
 }
 
 // Tally takes the counts of a conversation that is compared.
 func (d *Data) Tally(t wire.Tally) {
 	for i := range d.Talk {
 		if talk := &d.Talk[i]; talk.ID == t.Conversation {
-			talk.Tokens, talk.Counts = t.Tokens, make([]float32, d.Cells())
+			talk.Answers, talk.Stopped, talk.Tokens, talk.Counts = t.Answers, t.Stopped, t.Tokens, make([]float32, d.Cells())
 			for _, c := range t.Cells {
 				if c.Cell < len(talk.Counts) {
 					talk.Counts[c.Cell] = float32(c.Count)
@@ -444,7 +454,7 @@ func (d *Data) Find(text string) (row, expert, topic int, ok bool) {
 	if text == "" {
 		return row, expert, topic, false
 	}
-	fields := strings.FieldsFunc(strings.NewReplacer("layer", "l", "expert", "e").Replace(text), func(r rune) bool { return r == ' ' || r == ',' || r == ':' })
+	fields := strings.FieldsFunc(strings.ReplaceAll(strings.ReplaceAll(text, "layer", "l"), "expert", "e"), func(r rune) bool { return r == ' ' || r == ',' || r == ':' })
 	// "l12e5" is two fields without a space, "l 12" is one with.
 	var parts []string
 	for _, f := range fields {
@@ -582,5 +592,5 @@ func number(v float64, unknown string) string {
 
 // quote writes a JSON string. Topics and ids hold no control characters.
 func quote(s string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+	return `"` + strings.ReplaceAll(strings.ReplaceAll(s, `\`, `\\`), `"`, `\"`) + `"`
 }

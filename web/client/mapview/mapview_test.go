@@ -320,3 +320,20 @@ func TestTierSaysWhereWeightsAreOnceItIsKnown(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
+
+func TestATokensLiftIsTheMeanOverItsExpertsByWeight(t *testing.T) {
+	m := small().Map
+	// Layer 1: experts 1 (lift 3) and 3 (0.3); layer 2: experts 0 (1) and 2 (5).
+	if got, want := TokenLift(m, 0, []int{1, 2}, []uint16{1, 3, 0, 2}, []byte{100, 50, 30, 20}), (100*3+50*float64(float32(0.3))+30*1+20*5)/200; math.Abs(got-want) > 1e-9 {
+		t.Errorf("%g, want %g", got, want)
+	}
+	// Nothing is known of layer 1's expert 0, and the atlas has no layer 7.
+	if got := TokenLift(m, 0, []int{1, 7}, []uint16{0, 1, 2, 3}, []byte{9, 9, 9, 9}); got != 3 {
+		t.Errorf("%g, want 3: the one expert that is known", got)
+	}
+	for name, got := range map[string]float64{"no topic": TokenLift(m, 2, []int{1}, []uint16{1}, []byte{1}), "no layer": TokenLift(m, 0, nil, nil, nil), "nothing known": TokenLift(m, 0, []int{1}, []uint16{0}, []byte{1})} {
+		if !math.IsNaN(got) {
+			t.Errorf("%s: %g, want NaN", name, got)
+		}
+	}
+}

@@ -1,7 +1,6 @@
 package mapview
 
 import (
-	"cmp"
 	"math"
 	"slices"
 )
@@ -28,42 +27,57 @@ func (d *Data) Order(how Sort, mode Mode, topic int, now float64) *Order {
 		return nil
 	}
 	n := d.Cells()
-	keys := make([][2]float64, n) // ascending
+	keys := make([]key, n)
 	for i := range keys {
-		if how == ByValue {
-			if mode == Imbalance {
-				keys[i] = [2]float64{-d.Value(Heat, topic, i, now)} // the same order within a layer, without its sum
-				continue
-			}
-			keys[i] = [2]float64{-d.Value(mode, topic, i, now)}
-			if mode == Recency || mode == Q {
-				keys[i][0] = -keys[i][0] // small is much
-			}
-		} else {
-			keys[i] = d.cluster(i)
+		k := &keys[i]
+		switch {
+		case how == ByCluster:
+			k.first, k.second = d.cluster(i)
+		case mode == Imbalance:
+			k.first = -d.Value(Heat, topic, i, now) // the same order within a layer, without its sum
+		case mode == Recency || mode == Q:
+			k.first = d.Value(mode, topic, i, now) // small is much
+		default:
+			k.first = -d.Value(mode, topic, i, now)
 		}
-		if math.IsNaN(keys[i][0]) {
-			keys[i][0] = math.Inf(1)
+		if k.cell = i; math.IsNaN(k.first) {
+			k.first = math.Inf(1)
 		}
 	}
 	o := &Order{Cells: make([]int, n), Places: make([]int, n)}
-	for i := range o.Cells {
-		o.Cells[i] = i
-	}
 	for row := 0; row < n; row += d.Shape.Experts {
-		slices.SortStableFunc(o.Cells[row:row+d.Shape.Experts], func(x, y int) int {
-			return cmp.Or(cmp.Compare(keys[x][0], keys[y][0]), cmp.Compare(keys[x][1], keys[y][1]))
-		})
-	}
-	for place, cell := range o.Cells {
-		o.Places[cell] = place
+		line := keys[row : row+d.Shape.Experts]
+		slices.SortStableFunc(line, compareKeys)
+		for i, k := range line {
+			o.Cells[row+i], o.Places[k.cell] = k.cell, row+i
+		}
 	}
 	return o
 }
 
+// key is where a cell stands in its row, ascending.
+type key struct {
+	first, second float64
+	cell          int
+}
+
+func compareKeys(x, y key) int {
+	switch {
+	case x.first < y.first:
+		return -1
+	case x.first > y.first:
+		return 1
+	case x.second < y.second:
+		return -1
+	case x.second > y.second:
+		return 1
+	}
+	return 0
+}
+
 // cluster is the key of ByCluster: the topic in whose lower bound the cell is strongest, cells without any above 1 after
-// them, unknown ones last.
-func (d *Data) cluster(cell int) [2]float64 {
+// them, unknown ones (NaN) last.
+func (d *Data) cluster(cell int) (first, second float64) {
 	best, low := -1, math.Inf(-1)
 	for t := range d.Topics {
 		if v := at(d.Topics[t].Low, cell); v > low {
@@ -72,11 +86,11 @@ func (d *Data) cluster(cell int) [2]float64 {
 	}
 	switch {
 	case best < 0:
-		return [2]float64{math.NaN()}
+		return math.NaN(), 0
 	case low <= 1:
-		return [2]float64{float64(len(d.Topics)), -low}
+		return float64(len(d.Topics)), -low
 	}
-	return [2]float64{float64(best), -low}
+	return float64(best), -low
 }
 
 // Cell is the cell at a place; o may be nil.

@@ -1,0 +1,107 @@
+//go:build js && wasm
+
+package main
+
+import (
+	"syscall/js"
+
+	"covey/web/client/dom"
+	"covey/web/client/mapview"
+)
+
+// The address of the map says what it shows, so that it can be kept and sent: ?mode= ?topic= ?other= ?sort= beside the
+// server's own parameters, and #l12e5 for the expert that is pinned.
+
+// parameters are those of the page's address.
+func parameters() js.Value {
+	return js.Global().Get("URLSearchParams").New(js.Global().Get("location").Get("search"))
+}
+
+func parameter(list js.Value, name string) string {
+	if v := list.Call("get", name); v.Type() == js.TypeString {
+		return v.String()
+	}
+	return ""
+}
+
+// fromAddress takes what the address asks for, once the topics are known.
+func (m *expertMap) fromAddress() {
+	if m.addressed {
+		return
+	}
+	m.addressed = true
+	list := parameters()
+	topic := func(name string) int {
+		wanted := parameter(list, name)
+		for i, t := range m.data.Topics {
+			if t.Topic == wanted {
+				return i
+			}
+		}
+		return -1
+	}
+	if i := topic("topic"); i >= 0 {
+		m.topic = i
+		dom.ID("map-topic").Set("value", i)
+	}
+	if i := topic("other"); i >= 0 {
+		m.data.Other = i
+		dom.ID("map-other").Set("value", i)
+	}
+	choose := func(id, value string) bool { // an option that is there
+		option := dom.Find(dom.ID(id), `option[value="`+value+`"]:not([disabled], [hidden])`)
+		if dom.Is(option) {
+			option.Set("selected", true)
+		}
+		return dom.Is(option)
+	}
+	if sort := mapview.Sort(parameter(list, "sort")); (sort == mapview.ByValue || sort == mapview.ByCluster) && choose("map-sort", string(sort)) {
+		m.sort = sort
+	}
+	if mode := mapview.Mode(parameter(list, "mode")); mapview.Known(mode) && choose("map-mode", string(mode)) {
+		m.mode = mode
+	}
+}
+
+// toAddress writes what is shown into the address. The text of a search for experts is not kept: it may be private.
+func (m *expertMap) toAddress() {
+	if m.data == nil {
+		return
+	}
+	list := parameters()
+	set := func(name, value string, on bool) {
+		if on {
+			list.Call("set", name, value)
+		} else {
+			list.Call("delete", name)
+		}
+	}
+	usual := mapview.Heat
+	if m.turn != nil {
+		usual = mapview.Turn
+	}
+	set("mode", string(m.mode), m.mode != usual && m.mode != mapview.Text)
+	topics := m.mode == mapview.Topic || m.mode == mapview.Difference
+	set("topic", m.topicName(m.topic), topics && m.topic < len(m.data.Topics))
+	set("other", m.topicName(m.data.Other), m.mode == mapview.Difference && m.data.Other < len(m.data.Topics))
+	set("sort", string(m.sort), m.sort != mapview.ByID)
+	set("atlas", dom.Attr(m.page, "data-atlas"), dom.Attr(m.page, "data-atlas") != "" && list.Call("has", "atlas").Bool())
+	location := js.Global().Get("location")
+	address := location.Get("pathname").String()
+	if query := list.Call("toString").String(); query != "" {
+		address += "?" + query
+	}
+	if m.pinned[0] >= 0 {
+		address += "#" + m.anchor(m.pinned[0], m.pinned[1])
+	}
+	if address != location.Get("pathname").String()+location.Get("search").String()+location.Get("hash").String() {
+		js.Global().Get("history").Call("replaceState", js.Null(), "", address)
+	}
+}
+
+func (m *expertMap) topicName(i int) string {
+	if i < 0 || i >= len(m.data.Topics) {
+		return ""
+	}
+	return m.data.Topics[i].Topic
+}
