@@ -390,6 +390,46 @@ func TestAttentionEqualsTheCPU(t *testing.T) {
 	}
 }
 
+// Many rows at once: tiles of queries, with rows of two sequences, of which each row attends another part; windows and sinks.
+func TestAttentionOfManyRowsEqualsTheCPU(t *testing.T) {
+	for _, c := range []struct {
+		name                string
+		form                canon.Form
+		heads, kvHeads, dim int
+		window              int
+		sinks               bool
+	}{{"f16", canon.F16, 4, 2, 64, 0, false}, {"bf16 window and sinks", canon.BF16, 6, 1, 64, 40, true}, {"f32 wide", canon.F32, 2, 2, 128, 0, false}} {
+		t.Run(c.name, func(t *testing.T) {
+			const pages = 5
+			g := newRig(t, canon.Limits{Rows: 80, Pages: pages, Sequences: 2})
+			q, k, v, y := g.input(c.heads*c.dim, false), g.input(c.kvHeads*c.dim, false), g.input(c.kvHeads*c.dim, false), g.p.Buffer(c.heads*c.dim)
+			at := canon.AttentionSpec{Heads: c.heads, Window: c.window}
+			if c.sinks {
+				at.Sinks = g.normals(c.heads, 1)
+			}
+			for _, b := range []*canon.Buffer{q, k, v} {
+				g.p.Clamp(b, -3, 3)
+			}
+			kv := must(g.arena.NewKV(canon.KVSpec{Layers: 2, Heads: c.kvHeads, Dim: c.dim, Pages: 2 * pages, Form: c.form}))
+			g.p.KVAppend(kv, 1, k, v)
+			g.p.Attention(y, q, kv, 1, at)
+			g.keep(y)
+			next := [2]int{}
+			step := func(rows ...int) *canon.Step {
+				s := &canon.Step{Pages: [][]int32{{4, 2, 0, 1, 3}, {5, 9, 8, 6, 7}}}
+				for sequence, n := range rows {
+					for range n {
+						s.Tokens, s.Positions, s.Sequence = append(s.Tokens, int32(len(s.Tokens))), append(s.Positions, int32(next[sequence])), append(s.Sequence, int32(sequence))
+						next[sequence]++
+					}
+				}
+				return s
+			}
+			g.same(step(70), step(40, 30), step(80), step(66), step(40, 36), step(0, 75))
+		})
+	}
+}
+
 func TestValuesBeyondTheCacheAreFaultsOfTheirRows(t *testing.T) {
 	g := newRig(t, canon.Limits{Pages: 1})
 	k := g.input(32, true)

@@ -148,6 +148,9 @@ const (
 	notFound   = 500
 )
 
+// bulkCopies is the virtual architecture from which on kernels have bulk copies, their barriers and launches that overlap.
+const bulkCopies = 90
+
 // loadLimit is the watchdog's time where kernels are compiled for the device or a whole model is copied.
 const loadLimit = 30 * time.Minute
 
@@ -160,6 +163,7 @@ type device struct {
 
 	functions [C.COVEY_KERNEL_COUNT]C.CUfunction
 	fast      C.int32_t                 // families of fast kernels that are there and wanted
+	overlap   C.int32_t                 // 1: kernels may start before the one before has ended
 	granted   [C.COVEY_KERNEL_COUNT]int // bytes of shared memory asked for
 	modules   []cu.Module
 }
@@ -339,36 +343,48 @@ func (d *device) open(plain bool) error {
 		d.modules = append(d.modules, m)
 	}
 	if !plain {
-		d.fast = C.COVEY_FAST_PRODUCTS | C.COVEY_FAST_EXPERTS
-		if d.info.Major >= 9 {
-			d.fast |= C.COVEY_FAST_ATTENTION | C.COVEY_FAST_ROW
-		}
+		d.fast = C.COVEY_FAST_PRODUCTS | C.COVEY_FAST_EXPERTS | C.COVEY_FAST_ATTENTION | C.COVEY_FAST_ROW
 	}
+	d.overlap = 1
 	for k := range d.functions {
-		d.functions[k], err = d.function(C.GoString(C.covey_kernel_name(C.int32_t(k))))
+		family := C.covey_kernel_family(C.int32_t(k))
+		f, err := d.function(C.GoString(C.covey_kernel_name(C.int32_t(k))))
 		if e := (*Error)(nil); k >= C.COVEY_PLAIN_COUNT && errors.As(err, &e) && e.Code == notFound {
-			d.fast &^= C.covey_kernel_family(C.int32_t(k)) // not made for this device
-		} else if err != nil {
+			d.fast &^= family // not made for this device
+			continue
+		}
+		if err != nil {
 			return errors.Join(err, unfit)
+		}
+		d.functions[k] = functionOf(f)
+		if d.fast&family == 0 {
+			continue
+		}
+		var made int // virtual architecture that it was compiled for: 80 where the driver compiled the PTX, on whatever device
+		if err := call("cuFuncGetAttribute", func() (err error) { made, err = f.Attribute(cu.PtxVersion); return }); err != nil {
+			return err
+		}
+		if made < bulkCopies {
+			d.overlap, d.fast = 0, d.fast&^(family&(C.COVEY_FAST_ATTENTION|C.COVEY_FAST_ROW))
 		}
 	}
 	return nil
 }
 
 // function finds a kernel in one of the modules.
-func (d *device) function(name string) (C.CUfunction, error) {
+func (d *device) function(name string) (cu.Function, error) {
 	err := error(&Error{Call: "cuModuleGetFunction", Code: notFound, Text: "no module"})
 	for _, m := range d.modules {
 		var f cu.Function
 		if err = call("cuModuleGetFunction", func() (err error) { f, err = m.Function(name); return }); err == nil {
-			return functionOf(f), nil
+			return f, nil
 		}
 		var e *Error
 		if errors.As(err, &e) && (e.Injected || e.Code != notFound) {
 			break
 		}
 	}
-	return nil, fmt.Errorf("kernel %s: %w", name, err)
+	return cu.Function{}, fmt.Errorf("kernel %s: %w", name, err)
 }
 
 // Name is what reports call the backend.

@@ -18,9 +18,10 @@ static int same(const canon_buffer *a, const canon_buffer *b) { return a->data =
 
 // Place among the forms and groups that COVEY_GROUPS lists, or -1.
 static int32_t variant(const canon_matrix *m) {
-  if (!covey_tiled(m) || m->bias || m->bias_at) return -1;
-  return (m->form == CANON_INT4 ? 0 : 3) + (m->group == 32 ? 0 : m->group == 64 ? 1 : 2);
+  if (!covey_tiled(m)) return -1;
+  return m->form == CANON_MXFP4 ? 6 : (m->form == CANON_INT4 ? 0 : 3) + (m->group == 32 ? 0 : m->group == 64 ? 1 : 2);
 }
+static int biased(const canon_record *r) { return r->gate.bias_at || r->up.bias_at || r->down.bias_at || r->gate.bias || r->up.bias || r->down.bias; }
 static int32_t variant_of_record(const canon_record *r) {
   int32_t v = variant(&r->gate);
   int32_t scales = r->gate.scale_form;
@@ -98,7 +99,7 @@ covey_launch *covey_fast_product(const canon_op *op, const covey_bucket *b, cons
 covey_launch *covey_fast_experts(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t routed, covey_launch *at) {
   const canon_record *r = routed ? &op->routed : &op->shared;
   int32_t v = variant_of_record(r), rows = rows_of(b, op->dst.logits);
-  if (!(d->fast & COVEY_FAST_EXPERTS) || op->i[2] != CANON_SWIGLU || v < 0) return 0;
+  if (!(d->fast & COVEY_FAST_EXPERTS) || v < 0) return 0;
   int32_t k = routed ? op->i[1] : 1, items = routed ? at_most(op->i[0], rows * k) : 1, mw = r->gate.group == 128 ? 8 : 4;
   int64_t up = few_memory(&r->gate, mw, 2, FEW_ROWS), down = few_memory(&r->down, 2, 1, FEW_ROWS);
   if (rows == 1 && up <= d->shared && down <= d->shared) {
@@ -142,9 +143,10 @@ covey_launch *covey_fast_attention(const canon_op *op, const covey_bucket *b, co
     at[-1].more[0] = quantised;
     return at;
   }
-  if (quantised || (dim != 64 && dim != 128) || group > 64 || b->split) return 0;
-  int64_t stage = 16 * CANON_BLOCK > 32 * dim ? 16 * CANON_BLOCK : 32 * dim;
-  return put(at, (dim == 64 ? COVEY_K_attend_tiles64_f32 : COVEY_K_attend_tiles128_f32) + form, op, covey_ceil(b->rows, 64 / group), op->kv.heads, 1, 256, (dim * 64 + 2 * stage + 8 * 128 * 8) * 4);
+  int64_t tile = (dim * 128 + 2 * 2048 + 8 * (16 * 260 + 4)) * 4;   // attend_tile_memory of tiles.cu
+  int fours = op->src.stride % 4 == 0 && op->dst.stride % 4 == 0 && (uintptr_t)op->src.data % 16 == 0 && (uintptr_t)op->dst.data % 16 == 0;
+  if (quantised || (dim != 64 && dim != 128) || group > 128 || b->split || !fours || tile > d->shared) return 0;
+  return put(at, (dim == 64 ? COVEY_K_attend_tiles64_f32 : COVEY_K_attend_tiles128_f32) + form, op, covey_ceil(b->rows, 128 / group), op->kv.heads, 1, 256, tile);
 }
 
 // Norms of heads, rotation, cache: [norm of q] [norm of k] rope of q, rope of k [norm of q] [norm of k] append. Returns how many
@@ -213,8 +215,8 @@ static int32_t match_moe_row(const canon_op *o, int32_t n, const covey_place *d,
   const canon_op *norm = &o[0], *dot = &o[1], *router = &o[2], *ffn = &o[4];
   const canon_record *r = &ffn->routed;
   int32_t v = variant_of_record(r), scales = r->gate.scale_form;
-  if (v < 0 || v > 2 || scales == CANON_F32 || ffn->i[2] != CANON_SWIGLU || !ffn->table || ffn->src2.data || !ffn->state) return 0;
-  if (ffn->shared_block && (variant_of_record(&ffn->shared) != v || ffn->shared.gate.scale_form != scales)) return 0;
+  if (v < 0 || v > 2 || scales == CANON_F32 || biased(r) || ffn->i[2] != CANON_SWIGLU || !ffn->table || ffn->src2.data || !ffn->state) return 0;
+  if (ffn->shared_block && (variant_of_record(&ffn->shared) != v || biased(&ffn->shared) || ffn->shared.gate.scale_form != scales)) return 0;
   if (!same(&dot->src, &norm->dst) || !same(&o[3].src, &norm->dst) || !same(&ffn->src, &norm->dst) || !same(&router->src, &dot->dst)) return 0;
   if (!norm->vec || dot->m.group || dot->m.form > CANON_BF16 || dot->m.bias || dot->m.bias_at || dot->vec || norm->dst.logits) return 0;
   if (norm->src.width % 8 || router->ids != ffn->ids) return 0;

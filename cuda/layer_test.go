@@ -225,3 +225,27 @@ func TestOneRowTakesFewLaunches(t *testing.T) {
 		t.Errorf("launches %v\nwant %v", names, want)
 	}
 }
+
+// A device whose driver compiled the kernels from PTX for compute_80 has no bulk copies in them, however new it is.
+func TestKernelsFromOldPTXAreNotThoseWithBulkCopies(t *testing.T) {
+	emulatedOnly(t)
+	t.Setenv("COVEY_FAKE_PTX", "80")
+	g := newRig(t, canon.Limits{Pages: 5})
+	shapes[0].small().build(g)
+	if err := g.p.Build(); err != nil {
+		t.Fatal(err)
+	}
+	device := must(open(t, Options{}).Load(g.p)).(*runner)
+	names := must(device.kernels(1))
+	if !slices.Contains(names, "rows_int4_g32") || !slices.Contains(names, "attend_split") || slices.Contains(names, "attend_blocks4_f16") {
+		t.Errorf("launches %v", names)
+	}
+	for _, l := range device.plans[device.bucket(1, 1, 1)].at() {
+		if l.overlap != 0 {
+			t.Error("launches overlap without an instruction to wait for one another")
+		}
+	}
+	if err := device.Close(); err != nil {
+		t.Error(err)
+	}
+}

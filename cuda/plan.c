@@ -224,16 +224,17 @@ int64_t covey_record(const canon_record *host, canon_record *device) {
 }
 canon_matrix covey_at(canon_matrix m, void *block) { return packed_at(m, block); }
 
-// A word of four bytes holds the same inputs in both layouts: eight nibbles (inputs 0..3 low, 4..7 high), or four bytes, which
-// the device has in two's complement.
+// A word of four bytes holds the same inputs in both layouts: eight nibbles (inputs 0..3 low, 4..7 high; of mxfp4 one after the
+// other on the device), or four bytes, which the device has in two's complement.
+static uint32_t nibbles_of(uint32_t w) { return (w & 15) | (w >> 4 & 0xf0) | (w >> 8 & 0xf00) | (w >> 12 & 0xf000); }   // the low ones of its bytes
 void covey_repack(const canon_matrix *host, int32_t tile, int32_t n, uint8_t *out) {
-  int32_t four = host->form == CANON_INT4, step = four ? 8 : 4, size = covey_form_bytes(host->scale_form), inputs = host->groups * host->group;
+  int32_t four = covey_four_bit(host->form), step = four ? 8 : 4, size = covey_form_bytes(host->scale_form), inputs = host->groups * host->group;
   int64_t before = tile * covey_tile_bytes(host);          // offsets of layout.h count from the matrix's start
   for (int32_t row = tile * COVEY_TILE; row < (tile + n) * COVEY_TILE; row++) {
     if (row >= host->rows) {                               // code zero, scale zero
       for (int32_t c = 0; c < inputs; c += step) {
         int32_t high;
-        memset(out + covey_code_at(host, row, c, &high) - before, four ? 0x88 : 0, 4);
+        memset(out + covey_code_at(host, row, c, &high) - before, host->form == CANON_INT4 ? 0x88 : 0, 4);
       }
       for (int32_t g = 0; g < host->groups; g++) memset(out + covey_scale_at(host, row, g) - before, 0, (size_t)size);
       continue;
@@ -242,7 +243,8 @@ void covey_repack(const canon_matrix *host, int32_t tile, int32_t n, uint8_t *ou
       int32_t high, up;
       uint32_t w;
       memcpy(&w, host->codes + packed_code_at(host, row, c, &up), 4);
-      if (!four) w ^= 0x80808080u;
+      if (host->form == CANON_INT8) w ^= 0x80808080u;
+      if (host->form == CANON_MXFP4) w = nibbles_of(w) | nibbles_of(w >> 4) << 16;
       memcpy(out + covey_code_at(host, row, c, &high) - before, &w, 4);
     }
     for (int32_t g = 0; g < host->groups; g++)

@@ -10,7 +10,7 @@
   X(attend_join) X(elementwise) X(router) X(group) X(routed_up) X(routed_inner) X(routed_down) X(shared_up)                \
   X(shared_inner) X(shared_down) X(combine) X(gather) X(check) X(index_score) X(index_select) X(pool) X(entry) X(mix_weights) X(mix_in)   \
   X(mix_out) X(delta_mix) X(delta) X(draw)
-#define COVEY_GROUPS(X, name) X(name##_int4_g32) X(name##_int4_g64) X(name##_int4_g128) X(name##_int8_g32) X(name##_int8_g64) X(name##_int8_g128)
+#define COVEY_GROUPS(X, name) X(name##_int4_g32) X(name##_int4_g64) X(name##_int4_g128) X(name##_int8_g32) X(name##_int8_g64) X(name##_int8_g128) X(name##_mxfp4_g32)
 #define COVEY_FLOATS(X, name) X(name##_f32) X(name##_f16) X(name##_bf16)
 #define COVEY_SCALES(X, name) X(name##_f16) X(name##_bf16)
 #define COVEY_FAST(X)                                                                                                     \

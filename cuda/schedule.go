@@ -175,10 +175,7 @@ func (r *runner) table(bucket C.covey_bucket) []C.covey_launch {
 
 // place is what plans on a device depend on beside the step.
 func (r *runner) place(d *device) C.covey_place {
-	p := C.covey_place{fast: d.fast, multiprocessors: C.int32_t(d.info.Multiprocessors), shared: C.int32_t(d.info.SharedMemoryBlock), program: (*C.covey_program)(address(r.state))}
-	if d.info.Major >= 9 {
-		p.overlap = 1
-	}
+	p := C.covey_place{fast: d.fast, multiprocessors: C.int32_t(d.info.Multiprocessors), shared: C.int32_t(d.info.SharedMemoryBlock), overlap: d.overlap, program: (*C.covey_program)(address(r.state))}
 	if len(r.shares) > 0 { // devices meet between the launches of a layer's experts
 		p.spread = 1
 	}

@@ -111,6 +111,52 @@ func BenchmarkKernels(b *testing.B) {
 	}
 }
 
+// BenchmarkChoices prints what it costs a step that its choices of experts come down with it, by one copy behind everything else:
+// the same graph with and without that copy, in turn.
+//
+//	COVEY_TEST_DEVICE=1 ./cuda.test -test.run '^$' -test.bench Choices -test.benchtime 1x
+func BenchmarkChoices(b *testing.B) {
+	if !realDevice() {
+		b.Skip("needs a device")
+	}
+	c := wholeShapes[0]
+	c.form, c.scale, c.head, c.routerForm, c.kv, c.stored, c.records = canon.Int4, canon.BF16, canon.BF16, canon.BF16, canon.F16, 1, 8
+	g := newRig(b, canon.Limits{Rows: 64, Sequences: 64, Pages: 64, LogitRows: 64})
+	c.build(g)
+	if err := g.p.Build(); err != nil {
+		b.Fatal(err)
+	}
+	r := must(open(b, Options{}).Load(g.p)).(*runner)
+	for _, rows := range []int{1, 8, 64} {
+		s := decodeStep(rows, 1000)
+		timeStep(b, r, s, 1)
+		bucket, bytes := r.bucket(rows, rows, 4), int64(0)
+		with := r.plans[bucket]
+		without := *with // its graph goes with the device
+		without.graph, without.copies = nil, slices.DeleteFunc(slices.Clone(with.copies), func(t transfer) bool {
+			if t.from == r.choices {
+				bytes = t.size
+			}
+			return t.from == r.choices
+		})
+		var times [2][]float64
+		for range 20 {
+			for i, p := range []*plan{with, &without} {
+				r.plans[bucket] = p
+				times[i] = append(times[i], timeStep(b, r, s, 5))
+			}
+		}
+		r.plans[bucket] = with
+		for i := range times {
+			slices.Sort(times[i])
+		}
+		fmt.Printf("CHOICES of %d rows, %d bytes: step %.2f us with them, %.2f without\n", rows, bytes, times[0][10]*1e6, times[1][10]*1e6)
+	}
+	if err := r.Close(); err != nil {
+		b.Fatal(err)
+	}
+}
+
 // decodeStep is one row of each of some sequences at a position.
 func decodeStep(rows, position int) *canon.Step {
 	s := &canon.Step{}

@@ -52,6 +52,7 @@ type ModelInfo struct {
 	Parameters    int64       // weights in all
 	Active        int64       // weights read for one token
 	BytesPerToken int64       // weight bytes read for one decoded token at batch 1
+	RecordBytes   []int64     // [MoE layers] of them of one expert
 	Bytes         int64       // weight bytes resident
 	KVBytes       int64       // KV bytes of one token
 	ExpertSlots   int         // expert records that fit, where experts are read on demand; 0 = all are resident

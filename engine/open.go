@@ -222,7 +222,7 @@ func (e *Engine) describe(c Config, spec *model.Spec, info model.Info) {
 	e.info = ModelInfo{
 		ID: name, Name: name, Architecture: spec.Architecture, Hash: info.Hash, NumericsID: info.NumericsID, Numerics: info.Numerics,
 		Layers: spec.Layers, Hidden: spec.Hidden, Shape: info.Shape, Vocab: spec.Vocab, Context: info.Context,
-		Parameters: info.Parameters, Active: info.Active, BytesPerToken: info.BytesPerToken, Bytes: info.Bytes, KVBytes: info.KVBytes, ExpertSlots: info.ExpertSlots,
+		Parameters: info.Parameters, Active: info.Active, BytesPerToken: info.BytesPerToken, RecordBytes: info.RecordBytes, Bytes: info.Bytes, KVBytes: info.KVBytes, ExpertSlots: info.ExpertSlots,
 		ISA: info.ISA.String(), Threads: info.Threads, EOS: spec.EOS,
 	}
 }

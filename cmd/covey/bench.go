@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"covey/daemon"
 	"covey/engine"
@@ -31,6 +32,7 @@ type speed struct {
 	Runs                int  `help:"Measured runs; medians are over them. One run before them is not counted." default:"5" placeholder:"N"`
 	Prompt              int  `help:"Prompt tokens." default:"512" placeholder:"N"`
 	Tokens              int  `help:"Tokens to generate in a decode run." default:"128" placeholder:"N"`
+	Batch               int  `help:"Answers at once in a run; speeds are of all together." default:"1" placeholder:"N"`
 	JSON                bool `name:"json" help:"Print one JSON object as the last line, and nothing else on standard output."`
 }
 
@@ -39,8 +41,11 @@ type benchReport struct {
 	Decode        float64   `json:"decode_tok_s"`
 	Prefill       float64   `json:"prefill_tok_s"`
 	BytesPerToken int64     `json:"bytes_per_token"`
-	Read          float64   `json:"read_gb_s"` // what reading alone reaches, the widest loads on every thread
-	Used          float64   `json:"used_gb_s"` // bytes_per_token * decode_tok_s
+	BytesPerStep  float64   `json:"bytes_per_step,omitempty"` // weights that a step of all answers read, each expert once
+	Read          float64   `json:"read_gb_s"`                // what reading alone reaches, the widest loads on every thread
+	Used          float64   `json:"used_gb_s"`                // bytes_per_step times steps a second
+	Fraction      float64   `json:"fraction"`                 // used_gb_s of read_gb_s
+	Batch         int       `json:"batch"`                    // answers at once
 	Runs          int       `json:"runs"`
 	DecodeRuns    []float64 `json:"decode_runs,omitempty"`
 	PrefillRuns   []float64 `json:"prefill_runs,omitempty"`
@@ -77,8 +82,8 @@ func readsSince(info engine.ModelInfo, before, now engine.Stats) *reads {
 
 // check refuses flags out of range.
 func (c *speed) check() error {
-	if c.Runs < 1 || c.Runs > 1000 || c.Prompt < 1 || c.Tokens < 2 {
-		return &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: "bench: --runs is 1 to 1000, --prompt at least 1, --tokens at least 2"}
+	if c.Runs < 1 || c.Runs > 1000 || c.Prompt < 1 || c.Tokens < 2 || c.Batch < 1 || c.Batch > 1<<10 {
+		return &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: "bench: --runs is 1 to 1000, --prompt at least 1, --tokens at least 2, --batch 1 to 1024"}
 	}
 	return nil
 }
@@ -95,41 +100,54 @@ func (c *speed) model(con *console, tokens int) error {
 		return err
 	}
 	ctx := con.untilInterrupted()
+	c.Sequences = max(c.Sequences, c.Batch)
 	eng, err := openEngine(ctx, con, c.EngineConfig)
 	if err != nil {
 		return err
 	}
 	defer eng.Close()
 	info := eng.Model()
-	report := benchReport{Device: c.Device, Runs: c.Runs, PromptTokens: c.Prompt, BytesPerToken: info.BytesPerToken, Model: info.ID, NumericsID: info.NumericsID, ISA: info.ISA, Threads: info.Threads, Version: version}
-	request := engine.Request{Prompt: benchPrompt(info, c.Prompt), MaxTokens: tokens, IgnoreEOS: true, Logprobs: -1}
-	report.Tokens = request.MaxTokens
+	report := benchReport{Device: c.Device, Batch: c.Batch, Runs: c.Runs, PromptTokens: c.Prompt, Tokens: tokens, BytesPerToken: info.BytesPerToken, Model: info.ID, NumericsID: info.NumericsID, ISA: info.ISA, Threads: info.Threads, Version: version}
+	requests := make([]engine.Request, c.Batch)
+	for i := range requests {
+		requests[i] = engine.Request{Prompt: benchPrompt(info, c.Prompt, i), MaxTokens: tokens, IgnoreEOS: true, Logprobs: -1}
+	}
 	var warm engine.Stats
+	var stop func() float64
 	for i := range c.Runs + 1 {
 		con.progress("measuring", int64(i), int64(c.Runs+1))
-		result, err := answer(ctx, eng, request, func(engine.Output) {})
+		start := time.Now()
+		times, err := answers(ctx, eng, requests)
 		if err != nil {
 			con.clear()
 			return err
 		}
 		if i == 0 { // warms caches and pages
-			warm = eng.Stats()
+			warm, stop = eng.Stats(), stepReads(eng, c.Batch)
 			continue
 		}
-		prefill, decode := speeds(result)
-		report.PrefillRuns = append(report.PrefillRuns, prefill)
+		report.PrefillRuns = append(report.PrefillRuns, rate(c.Batch*c.Prompt, begun(times).Sub(start).Nanoseconds()))
 		if tokens > 1 {
+			decode := joint(times)
+			if decode == 0 {
+				con.clear()
+				return &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: fmt.Sprintf("bench: %d answers were not written at once: the last began when the first had ended", c.Batch), Hint: "raise --kv-tokens or --tokens, or lower --batch or --prompt"}
+			}
 			report.DecodeRuns = append(report.DecodeRuns, decode)
 		}
 	}
 	con.clear()
 	report.Experts = readsSince(info, warm, eng.Stats())
 	report.Prefill, report.Decode = median(report.PrefillRuns), median(report.DecodeRuns)
-	report.Used = float64(report.BytesPerToken) * report.Decode / 1e9
+	if bytes := stop(); tokens > 1 {
+		report.BytesPerStep = bytes
+		report.Used = bytes * report.Decode / float64(c.Batch) / 1e9
+	}
 	if report.ReadRuns, err = c.read(info.ISA, info.Threads); err != nil {
 		return err
 	}
 	report.Read = median(report.ReadRuns)
+	report.Fraction = report.Used / report.Read
 	return c.print(con, report)
 }
 
@@ -202,16 +220,17 @@ func (c *speed) print(con *console, r benchReport) error {
 		if e := r.Experts; e != nil {
 			fmt.Fprintf(con.out, "experts  %d found, %d read: %.1f MB in %.2f s\n", e.Hits, e.Misses, float64(e.Bytes)/1e6, e.Seconds)
 		}
-		fmt.Fprintf(con.out, "decode reads %.1f MB of weights a token: %.1f GB/s, %.0f %% of reading alone\n", float64(r.BytesPerToken)/1e6, r.Used, 100*r.Used/r.Read)
+		fmt.Fprintf(con.out, "decode reads %.1f MB of weights a step of %d: %.1f GB/s, %.0f %% of reading alone\n", r.BytesPerStep/1e6, r.Batch, r.Used, 100*r.Fraction)
 	}
 	return nil
 }
 
-// benchPrompt is n tokens that wander through the vocabulary, so that routing is spread as real text spreads it.
-func benchPrompt(info engine.ModelInfo, n int) []int32 {
+// benchPrompt is n tokens that wander through the vocabulary, so that routing is spread as real text spreads it; each number
+// gives others.
+func benchPrompt(info engine.ModelInfo, n, number int) []int32 {
 	prompt := make([]int32, n)
 	for i := range prompt {
-		prompt[i] = int32((1000 + 7919*i) % info.Vocab)
+		prompt[i] = int32((1000 + 7919*i + 613*number) % info.Vocab)
 	}
 	return prompt
 }

@@ -56,7 +56,7 @@ func (c *peerCmd) Run(con *console) error {
 	defer eng.Close()
 	info := eng.Model()
 	report := peerReport{Bytes: info.BytesPerToken, Prompt: c.Prompt, Tokens: c.Tokens, Threads: info.Threads, ISA: info.ISA, NumericsID: info.NumericsID, Version: version}
-	request := engine.Request{Prompt: benchPrompt(info, c.Prompt), MaxTokens: c.Tokens, IgnoreEOS: true, Logprobs: -1}
+	request := engine.Request{Prompt: benchPrompt(info, c.Prompt, 0), MaxTokens: c.Tokens, IgnoreEOS: true, Logprobs: -1}
 	for i := range c.Runs + 1 {
 		con.progress("measuring", int64(i), int64(c.Runs+1))
 		var p pair

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"sync"
 	"time"
 
 	"covey/daemon"
@@ -185,43 +184,19 @@ func (c *benchServeCmd) conversation(eng *engine.Engine, at, prompt, tokens int)
 // decode runs n conversations at once and returns the tokens a second of all of them, from when the last has begun its answer
 // to when the first has ended it.
 func (c *benchServeCmd) decode(ctx context.Context, eng *engine.Engine, n int) (float64, error) {
-	times := make([][]time.Time, n)
-	failed := make([]error, n)
-	var group sync.WaitGroup
-	for i := range n {
-		group.Go(func() {
-			_, failed[i] = answer(ctx, eng, c.conversation(eng, i, c.Prompt, c.Tokens), func(o engine.Output) {
-				if o.Kind == engine.KindToken {
-					times[i] = append(times[i], time.Now())
-				}
-			})
-		})
+	requests := make([]engine.Request, n)
+	for i := range requests {
+		requests[i] = c.conversation(eng, i, c.Prompt, c.Tokens)
 	}
-	group.Wait()
-	var from, to time.Time
-	for i, list := range times {
-		if failed[i] != nil {
-			return 0, failed[i]
-		}
-		if first := list[0]; first.After(from) {
-			from = first
-		}
-		if last := list[len(list)-1]; to.IsZero() || last.Before(to) {
-			to = last
-		}
+	times, err := answers(ctx, eng, requests)
+	if err != nil {
+		return 0, err
 	}
-	if !to.After(from) {
+	speed := joint(times)
+	if speed == 0 {
 		return 0, &daemon.Error{Kind: daemon.KindUsage, Code: "usage", Message: fmt.Sprintf("bench serve: %d conversations were not answered at once: the last began when the first had ended", n), Hint: "raise --kv-tokens or --tokens, or lower --conversations"}
 	}
-	tokens := 0
-	for _, list := range times {
-		for _, at := range list {
-			if at.After(from) && !at.After(to) {
-				tokens++
-			}
-		}
-	}
-	return rate(tokens, to.Sub(from).Nanoseconds()), nil
+	return speed, nil
 }
 
 // observation is one reading of the long text with a question in its midst. Times are in ms.

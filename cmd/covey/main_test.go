@@ -297,6 +297,18 @@ func TestBenchReportsEveryRun(t *testing.T) {
 	}
 }
 
+// Several answers at once read more experts a step than one, and fewer bytes a token.
+func TestBenchMeasuresAnswersAtOnce(t *testing.T) {
+	code, out, stderr := covey(t, nil, "", "bench", "decode", "--model", testModel, "--context", "128", "--runs", "1", "--prompt", "4", "--tokens", "12", "--batch", "3", "--json")
+	var r benchReport
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
+		t.Fatalf("exit code %d, error %v, stderr %s", code, err, stderr)
+	}
+	if one := float64(r.BytesPerToken); r.Batch != 3 || r.Decode <= 0 || r.BytesPerStep <= one || r.BytesPerStep >= 3*one || r.Used <= 0 || r.Fraction <= 0 {
+		t.Errorf("three answers at once: %s", out)
+	}
+}
+
 func TestBenchServeSeesAQuestionPassALongText(t *testing.T) {
 	code, out, stderr := covey(t, nil, "", "bench", "serve", "--model", testModel, "--context", "1024", "--batch-rows", "32", "--conversations", "3",
 		"--runs", "1", "--prompt", "8", "--tokens", "16", "--long", "400", "--json")

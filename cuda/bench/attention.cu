@@ -2,6 +2,7 @@
 #define COVEY_ONE_FORM
 #include "bench.h"
 #include "../kernels/attention.cu"
+#include "../kernels/tiles.cu"
 
 CANON_FN uint16_t kv_bits(int which, int layer, int head, int position, int channel) {
   return canon_to_f16(unit_float(11 + which, hash32(layer * 64 + head, position, channel)));
@@ -95,7 +96,7 @@ static void run(const shape &sh) {
           f<<<dim3(sh.heads / way, blocks, t.rows), 256, block_memory, s>>>(o, dp);
           covey_attend_fold<<<dim3(sh.heads, t.rows), dim, 0, s>>>(o, dp, 0);
         } else {
-          tiles<<<dim3(covey_ceil(t.rows, 64 / group), sh.kv), TILE_THREADS, tile_memory, s>>>(o, dp);
+          tiles<<<dim3(covey_ceil(t.rows, TILE_QUERIES / group), sh.kv), TILE_THREADS, tile_memory, s>>>(o, dp);
         }
       };
       CHECK(cudaMemset(op.dst.data, 0xff, (size_t)t.rows * op.dst.stride * 4));

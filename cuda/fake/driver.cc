@@ -4,7 +4,8 @@
 // context) are refused as a real driver would.
 //
 // COVEY_FAKE_DEVICES: how many devices there are (1). COVEY_FAKE_MEMORY: bytes of each (1 GiB). COVEY_FAKE_HANG: if
-// set, waiting for a stream never ends. COVEY_FAKE_ERROR: what waiting for a stream returns.
+// set, waiting for a stream never ends. COVEY_FAKE_ERROR: what waiting for a stream returns. COVEY_FAKE_PTX: the virtual
+// architecture of the kernels (90).
 #include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
@@ -258,7 +259,7 @@ API cuModuleGetFunction(function **f, void *, const char *name) {
   return OK;
 }
 API cuFuncSetAttribute(function *f, int attribute, int v) { if (attribute == 8) { if (v > MOST_SHARED) return INVALID_VALUE; f->shared = v; } return OK; }
-API cuFuncGetAttribute(int *v, int, function *) { *v = 0; return OK; }
+API cuFuncGetAttribute(int *v, int attribute, function *) { *v = attribute == 5 ? (int)setting("COVEY_FAKE_PTX", 90) : 0; return OK; }
 struct launch_config { unsigned gx, gy, gz, bx, by, bz, shared; stream *s; void *attributes; unsigned attributes_n; };
 API cuLaunchKernelEx(const launch_config *c, function *f, void **args, void **) {
   LOCK;

@@ -8,7 +8,7 @@
 // and its launch geometry is in plan.c. The number of rows is read from p->step in device memory, so that one captured
 // graph serves every step up to its bucket: a block whose row is not below the step's rows returns.
 //
-// Weights: int4 and int8 with one scale a group and the form's own offset lie as layout.h says ("tiled"); every other form
+// Weights: int4, int8 and mxfp4 with one scale a group and the form's own offset lie as layout.h says ("tiled"); every other form
 // lies as the CPU packs it (engine/canon/packed.h), codes, scales and offsets each at a multiple of 256 bytes. A record is
 // gate, up and down: codes_at and so on are offsets from its start, the pointers are null, and a table holds one record's
 // address an expert (covey_here).
@@ -22,6 +22,7 @@ CANON_FN int64_t covey_round(int64_t n) { return (n + COVEY_ALIGN - 1) / COVEY_A
 
 // Whether a weight lies as layout.h says.
 CANON_FN int32_t covey_tiled(const canon_matrix *m) {
+  if (m->form == CANON_MXFP4) return m->group == 32 && m->scale_form == CANON_E8M0;
   return (m->form == CANON_INT4 || m->form == CANON_INT8) && m->offset == CANON_OFFSET_FORM && m->sub == m->group && m->scale_form <= CANON_BF16;
 }
 

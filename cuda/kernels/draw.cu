@@ -3,7 +3,7 @@
 // are left to the host: the row's token is -1 then.
 //
 // Reads the row two to seven times through the cache; the running sums are chains over the candidates.
-#include "device.h"
+#include "select.cuh"
 
 enum { DRAW_THREADS = 1024, DRAW_MOST = 2048 };
 
@@ -18,9 +18,8 @@ static __device__ __forceinline__ float value_of(uint32_t u) { return canon_floa
 COVEY_BOUNDED(DRAW_THREADS) covey_draw(COVEY_CONST canon_op op, const covey_program *p) {
   __shared__ uint64_t c[DRAW_MOST];
   __shared__ float weight[DRAW_MOST];
-  __shared__ int32_t count[256], have, bad, best;
-  __shared__ uint32_t top, digits;
-  __shared__ int32_t left;
+  __shared__ int32_t have, bad, best;
+  __shared__ uint32_t top;
   int32_t row = blockIdx.x, n = op.src.width, t = threadIdx.x, threads = blockDim.x;
   if (row >= p->step.logit_rows) return;
   const covey_drawing d = p->drawings[row];
@@ -51,27 +50,8 @@ COVEY_BOUNDED(DRAW_THREADS) covey_draw(COVEY_CONST canon_op op, const covey_prog
 
   float magnitude = max < 0 ? -max : max, cut = max - 18.0f * d.temperature - magnitude * 0x1p-20f;
   if (d.top_k > 0 && d.top_k < n && d.top_k <= 1024) {         // nothing far below the k-th largest counts
-    uint32_t found = 0, mask = 0;
-    if (t == 0) left = d.top_k;
-    for (int32_t shift = 24; shift >= 0; shift -= 8) {
-      for (int32_t i = t; i < 256; i += threads) count[i] = 0;
-      __syncthreads();
-      for (int32_t i = t; i < n; i += threads) {
-        uint32_t a = ascending(x[i]);
-        if ((a & mask) == found) atomicAdd(&count[a >> shift & 255], 1);
-      }
-      __syncthreads();
-      if (t == 0) {
-        int32_t digit = 255, k = left;
-        for (; count[digit] < k; digit--) k -= count[digit];
-        digits = found | (uint32_t)digit << shift;
-        left = k;
-      }
-      __syncthreads();
-      found = digits;
-      mask |= 255u << shift;
-    }
-    float least = value_of(found), close = (least < 0 ? -least : least) * 0x1p-20f + d.temperature * 0x1p-140f;
+    kth last = kth_largest(n, d.top_k, [&](int32_t i) { return ascending(x[i]); });
+    float least = value_of(last.order), close = (least < 0 ? -least : least) * 0x1p-20f + d.temperature * 0x1p-140f;
     cut = canon_max(least - close, cut);
   }
   for (int32_t i = t; i < n; i += threads)

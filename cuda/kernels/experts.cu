@@ -1,4 +1,4 @@
-// Experts for several rows: gate, up, silu, product and quantisation in one launch, down in the next; combination in rank
+// Experts for several rows: gate, up, what lies between them and down, and quantisation in one launch, down in the next; combination in rank
 // order is another kernel's. The rows of a step are grouped by expert (covey_item). Experts with few rows go to blocks that
 // read weights once for up to 8 rows, the others to tensor-core tiles; both launches see all items and leave the other's.
 //
@@ -37,6 +37,8 @@ __device__ __forceinline__ covey_item item_of_tile(const canon_op &op, const cov
   return covey_item{-1, 0, 0};
 }
 
+__device__ __forceinline__ const float *bias_at(const uint8_t *record, const canon_matrix &m) { return m.bias_at ? (const float *)(record + m.bias_at) : 0; }
+
 __device__ __forceinline__ product expert_product(const canon_op &op, const covey_program *p, int routed, bool down, const covey_item &it) {
   const canon_record &r = routed ? op.routed : op.shared;
   const uint8_t *record = (const uint8_t *)(routed ? op.table[it.expert] : op.shared_block);
@@ -45,7 +47,8 @@ __device__ __forceinline__ product expert_product(const canon_op &op, const cove
   v.w = record + (down ? r.down.codes_at : r.gate.codes_at);
   v.w2 = record + r.up.codes_at;
   v.n = it.n;
-  v.bias = 0;
+  v.bias = bias_at(record, down ? r.down : r.gate); v.bias2 = bias_at(record, r.up);
+  v.gated = op.i[2]; v.limit = op.f[0];
   v.sum = 0;
   v.most = FEW_ROWS;
   v.x = down ? p->inner[routed] : p->codes;
@@ -107,4 +110,5 @@ COVEY_EXPERTS(int4_g128, CANON_INT4, 128)
 COVEY_EXPERTS(int8_g32, CANON_INT8, 32)
 COVEY_EXPERTS(int8_g64, CANON_INT8, 64)
 COVEY_EXPERTS(int8_g128, CANON_INT8, 128)
+COVEY_EXPERTS(mxfp4_g32, CANON_MXFP4, 32)
 #endif

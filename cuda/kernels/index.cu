@@ -3,7 +3,7 @@
 //
 // Scores wait in p->scores, which has room for some rows only: a step of more comes in several pairs of launches, op.i[4] being
 // the first row of each.
-#include "device.h"
+#include "select.cuh"
 
 enum { INDEX_KEYS = 64, INDEX_PAD = INDEX_KEYS + 1, INDEX_THREADS = 256, INDEX_TEAMS = INDEX_THREADS / INDEX_KEYS };
 
@@ -61,9 +61,7 @@ COVEY_BOUNDED(INDEX_THREADS) covey_index_score(COVEY_CONST canon_op op, const co
 // grid (rows), 512 threads. The k-th largest score digit by digit from the top, then a pass that writes what is above it and as
 // many of its equals as are left, by position. Reads a row's scores five times.
 COVEY_BOUNDED(512) covey_index_select(COVEY_CONST canon_op op, const covey_program *p) {
-  __shared__ int32_t count[256], above[16], equal[16];
-  __shared__ uint32_t least;
-  __shared__ int32_t left;
+  __shared__ int32_t above[16], equal[16];
   int32_t row = op.i[4] + blockIdx.x, t = threadIdx.x, most = op.i[2], threads = blockDim.x, warps = threads / 32, warp = t / 32, lane = t & 31;
   if (row >= p->step.rows) return;
   int32_t n = visible(op, p, row), *ids = op.ids + (int64_t)row * most;
@@ -72,27 +70,9 @@ COVEY_BOUNDED(512) covey_index_select(COVEY_CONST canon_op op, const covey_progr
     return;
   }
   const float *scores = p->scores + (int64_t)blockIdx.x * p->score_stride;
-  uint32_t found = 0, mask = 0;
-  if (t == 0) left = most;
-  for (int32_t shift = 24; shift >= 0; shift -= 8) {
-    for (int32_t i = t; i < 256; i += threads) count[i] = 0;
-    __syncthreads();
-    for (int32_t i = t; i < n; i += threads) {
-      uint32_t o = canon_order(scores[i]);
-      if ((o & mask) == found) atomicAdd(&count[o >> shift & 255], 1);
-    }
-    __syncthreads();
-    if (t == 0) {
-      int32_t digit = 255, k = left;
-      for (; count[digit] < k; digit--) k -= count[digit];
-      least = found | (uint32_t)digit << shift;
-      left = k;
-    }
-    __syncthreads();
-    found = least;
-    mask |= 255u << shift;
-  }
-  int32_t greater = 0, equals = 0, keep = left;              // of all places before this turn's
+  const kth last = kth_largest(n, most, [&](int32_t i) { return canon_order(scores[i]); });
+  const uint32_t found = last.order;
+  int32_t greater = 0, equals = 0, keep = last.equals;              // of all places before this turn's
   for (int32_t i0 = 0; i0 < n; i0 += threads) {
     int32_t i = i0 + t;
     uint32_t o = i < n ? canon_order(scores[i]) : 0;

@@ -23,10 +23,18 @@ struct product {
   float *y, *sum;                  // [out, stride] for DENSE and DOWN; sum, if not null: += y (few rows only)
   int64_t stride, sum_stride;
   int32_t tiles, most;             // few rows: tiles of a block where the kernel does not say; for how many shared memory was asked for
-  const float *bias;
-  covey_codes h;                   // codes of silu(gate) * up for UP, padded groups of down
+  const float *bias, *bias2;       // [outputs] or null; bias2: of up
+  int32_t gated;                   // for UP: canon_gated's kind and limit
+  float limit;
+  covey_codes h;                   // codes of what UP makes of gate and up, padded groups of down
   int32_t h_groups;
 };
+
+__device__ __forceinline__ float gated(const product &p, float gate, float up, int32_t out) {
+  if (p.bias && out < p.m.rows) gate = gate + p.bias[out];
+  if (p.bias2 && out < p.m.rows) up = up + p.bias2[out];
+  return canon_gated(p.gated, gate, up, p.limit);
+}
 
 __device__ __forceinline__ int32_t row_in(const product &p, int i) { return p.in ? __ldcg(p.in + i) : i; }
 __device__ __forceinline__ int32_t row_out(const product &p, int i) { return p.out ? __ldcg(p.out + i) : i; }
@@ -53,8 +61,8 @@ template <class F, int WIDTH> __device__ __forceinline__ void store_inner(const 
 
 // A segment of 16 outputs by 8 rows in two parts, so that its weights can be on their way before the rows are there.
 template <class F> struct segment_few {
-  enum { chunks = CANON_SEGMENT / F::chunk, loads = F::chunk * (F::form == CANON_INT4 ? 8 : 16) / 512 };
-  uint4 w[chunks * (F::chunk == 32 && F::form == CANON_INT4 ? 1 : loads)];
+  enum { chunks = CANON_SEGMENT / F::chunk, loads = F::chunk * (F::four ? 8 : 16) / 512 };
+  uint4 w[chunks * (F::chunk == 32 && F::four ? 1 : loads)];
   uint2 scale[F::segment];
   // n groups of the segment at blocks in device memory.
   __device__ __forceinline__ void load(const uint8_t *blocks, int block, int scale_form, int n, int lane) {
@@ -65,14 +73,15 @@ template <class F> struct segment_few {
         #pragma unroll
         for (int k = 0; k < F::chunks; k++) {
           const int c = i * F::chunks + k;
-          if (F::form == CANON_INT4 && F::chunk == 32) { uint2 v = __ldcs((const uint2 *)(at + lane * 8)); w[c].x = v.x; w[c].y = v.y; }
-          else if (F::form == CANON_INT4) w[c] = __ldcs((const uint4 *)(at + k * 512 + lane * 16));
+          if (F::four && F::chunk == 32) { uint2 v = __ldcs((const uint2 *)(at + lane * 8)); w[c].x = v.x; w[c].y = v.y; }
+          else if (F::four) w[c] = __ldcs((const uint4 *)(at + k * 512 + lane * 16));
           else {
             #pragma unroll
             for (int t = 0; t < F::steps; t++) w[c * F::steps + t] = __ldcs((const uint4 *)(at + (k * F::steps + t) * 512 + lane * 16));
           }
         }
-        if (scale_form == CANON_F32) scale[i] = __ldcs((const uint2 *)(at + F::codes) + (lane >> 2));
+        if (F::form == CANON_MXFP4) scale[i].x = __ldcs((const uint16_t *)(at + F::codes) + (lane >> 2));
+        else if (scale_form == CANON_F32) scale[i] = __ldcs((const uint2 *)(at + F::codes) + (lane >> 2));
         else scale[i].x = __ldcs((const uint32_t *)(at + F::codes) + (lane >> 2));
       }
     }
@@ -95,9 +104,8 @@ template <class F> struct segment_few {
           for (int t = 0; t < F::steps; t++) {
             const int c = i * F::chunks + k;
             uint32_t a[4];
-            if (F::form == CANON_INT4) {
-              uint32_t u = t ? w[c].z : w[c].x, v = t ? w[c].w : w[c].y;
-              a[0] = u & 0x0f0f0f0fu; a[1] = v & 0x0f0f0f0fu; a[2] = u >> 4 & 0x0f0f0f0fu; a[3] = v >> 4 & 0x0f0f0f0fu;
+            if (F::four) {
+              F::unpack(t ? w[c].z : w[c].x, t ? w[c].w : w[c].y, a);
             } else {
               const uint4 &v = w[c * F::steps + t];
               a[0] = v.x; a[1] = v.y; a[2] = v.z; a[3] = v.w;
@@ -105,7 +113,7 @@ template <class F> struct segment_few {
             F::mma(d, a, b[t], d);
           }
         }
-        float2 s = scale_pair_in(scale_form, scale[i]);
+        float2 s = F::form == CANON_MXFP4 ? half_powers(scale[i].x) : scale_pair_in(scale_form, scale[i]);
         acc[0] = fmaf(sum_of(d[0]), s.x * x.x, acc[0]);
         acc[1] = fmaf(sum_of(d[1]), s.x * x.z, acc[1]);
         acc[2] = fmaf(sum_of(d[2]), s.y * x.x, acc[2]);
@@ -182,7 +190,7 @@ template <class F, int KIND, int TILES_, class READY> __device__ __forceinline__
     int row = i % 16, t = i / 16 % TILES, col = i / 16 / TILES, out = (tile0 + t) * 16 + row;
     if (col >= p.n || out >= p.m.rows) continue;
     if (KIND == PRODUCT_UP) {
-      inner[col * (TILES * 16 + 4) + t * 16 + row] = canon_siluf(total(0, t, row, col)) * total(1, t, row, col);
+      inner[col * (TILES * 16 + 4) + t * 16 + row] = gated(p, total(0, t, row, col), total(1, t, row, col), out);
     } else {
       float v = total(0, t, row, col);
       if (p.bias) v = v + p.bias[out];
@@ -283,7 +291,7 @@ template <class F, int KIND, int MW> __device__ __forceinline__ void product_man
         const uint8_t *at = from + ((wm * 2 + h) * M::groups + g) * block;
         #pragma unroll
         for (int k = 0; k < F::chunks; k++) F::weights(at, k, lane, a[h][k]);
-        sw[h] = scale_pair_of(p.m.scale_form, at + F::codes, lane >> 2);
+        sw[h] = F::form == CANON_MXFP4 ? half_powers(((const uint16_t *)(at + F::codes))[lane >> 2]) : scale_pair_of(p.m.scale_form, at + F::codes, lane >> 2);
       }
       #pragma unroll
       for (int e = 0; e < 4; e++) {
@@ -326,7 +334,10 @@ template <class F, int KIND, int MW> __device__ __forceinline__ void product_man
     for (int e = 0; e < 4; e++)
       #pragma unroll
       for (int i = 0; i < 4; i++)
-        if (e < eights) inner[(wn * 32 + e * 8 + (lane & 3) * 2 + (i & 1)) * (width + 4) + wm * 16 + (i >> 1) * 8 + (lane >> 2)] = canon_siluf(tot[0][e][i]) * tot[1][e][i];
+        if (e < eights) {
+          const int out = wm * 16 + (i >> 1) * 8 + (lane >> 2);
+          inner[(wn * 32 + e * 8 + (lane & 3) * 2 + (i & 1)) * (width + 4) + out] = gated(p, tot[0][e][i], tot[1][e][i], tile0 * 16 + out);
+        }
     __syncthreads();
     store_inner<F, MW * 16>(p, inner, columns, column0, tile0 * 16, warp, 8, lane);
     return;

@@ -1,8 +1,8 @@
 // Rule 2 on tensor cores: one group of 16 weight rows by 8 activation rows, exact in int32, then one fused multiply-add.
 //
 // The int32 sums start at 0x4B400000, so that their bits are the float 12582912 + I (exact for |I| < 2^22) and a subtraction
-// gives (float)I without a conversion. Codes of int4 keep their offset: the start also holds -8 times the sum of the
-// activation codes. A lane (g = lane / 4, t = lane % 4) gets the sums of weight rows g and g + 8 by activation rows 2t, 2t + 1.
+// gives (float)I without a conversion. Codes of int4 keep their offset, those of mxfp4 get one: the start also holds -8 or -12
+// times the sum of the activation codes. A lane (g = lane / 4, t = lane % 4) gets the sums of weight rows g and g + 8 by activation rows 2t, 2t + 1.
 #pragma once
 #include "layout.h"
 #include "ptx.cuh"
@@ -12,7 +12,7 @@ enum { COVEY_MAGIC = 0x4B400000 };
 // What one activation row brings to a group: its scale, and what the int32 sums start from.
 struct covey_pair { float scale; int32_t start; };
 template <int FORM> __device__ __forceinline__ covey_pair pair_of(float scale, int32_t sum) {
-  return covey_pair{scale, FORM == CANON_INT4 ? COVEY_MAGIC - 8 * sum : COVEY_MAGIC};
+  return covey_pair{scale, COVEY_MAGIC - (FORM == CANON_INT4 ? 8 : FORM == CANON_MXFP4 ? DOUBLED_ZERO : 0) * sum};
 }
 
 template <int SCALE> struct scale_pair;   // scales of rows g and g + 8
@@ -31,6 +31,9 @@ template <> struct scale_pair<CANON_F32> {
   static __device__ __forceinline__ float2 load(const uint8_t *p, int g) { return ((const float2 *)p)[g]; }
 };
 
+// Halves of two E8M0 scales (source_scale).
+__device__ __forceinline__ float2 half_powers(uint32_t v) { return make_float2(canon_from_e8m0((uint8_t)v) * 0.5f, canon_from_e8m0((uint8_t)(v >> 8)) * 0.5f); }
+
 // Scales whose form is known at run time only.
 __device__ __forceinline__ float2 scale_pair_of(int scale_form, const uint8_t *p, int g) {
   if (scale_form == CANON_F16) return scale_pair<CANON_F16>::load(p, g);
@@ -46,13 +49,18 @@ __device__ __forceinline__ float2 scale_pair_in(int scale_form, uint2 v) {
 
 template <int FORM, int GROUP, int SCALE> struct Form {
   enum {
-    form = FORM, group = GROUP, codes = GROUP * (FORM == CANON_INT4 ? 8 : 16), block = codes + 16 * (SCALE == CANON_F32 ? 4 : 2),
+    form = FORM, group = GROUP, four = FORM == CANON_INT4 || FORM == CANON_MXFP4, codes = GROUP * (four ? 8 : 16), block = codes + 16 * (SCALE == CANON_F32 ? 4 : 2),
     chunk = GROUP < 64 ? GROUP : 64, chunks = GROUP / chunk, steps = chunk / 32, segment = CANON_SEGMENT / GROUP,
   };
 
+  // Words of row g and row g + 8 for one step: the fragment for the product.
+  static __device__ __forceinline__ void unpack(uint32_t u, uint32_t v, uint32_t a[4]) {
+    if (FORM == CANON_MXFP4) { a[0] = doubled4(u); a[1] = doubled4(v); a[2] = doubled4(u >> 16); a[3] = doubled4(v >> 16); }
+    else { a[0] = u & 0x0f0f0f0fu; a[1] = v & 0x0f0f0f0fu; a[2] = u >> 4 & 0x0f0f0f0fu; a[3] = v >> 4 & 0x0f0f0f0fu; }
+  }
   // The fragments of one chunk: a[step] for the product.
   static __device__ __forceinline__ void weights(const uint8_t *block, int c, int lane, uint32_t a[steps][4]) {
-    if (FORM == CANON_INT4) {
+    if (four) {
       const uint8_t *p = block + c * chunk * 8 + lane * (chunk / 4);
       uint32_t w[2 * steps];
       if (steps == 2) {
@@ -63,10 +71,7 @@ template <int FORM, int GROUP, int SCALE> struct Form {
         w[0] = v.x; w[1] = v.y;
       }
       #pragma unroll
-      for (int s = 0; s < steps; s++) {
-        a[s][0] = w[2 * s] & 0x0f0f0f0fu; a[s][1] = w[2 * s + 1] & 0x0f0f0f0fu;
-        a[s][2] = w[2 * s] >> 4 & 0x0f0f0f0fu; a[s][3] = w[2 * s + 1] >> 4 & 0x0f0f0f0fu;
-      }
+      for (int s = 0; s < steps; s++) unpack(w[2 * s], w[2 * s + 1], a[s]);
     } else {
       #pragma unroll
       for (int s = 0; s < steps; s++) {
@@ -86,7 +91,7 @@ template <int FORM, int GROUP, int SCALE> struct Form {
     }
   }
   static __device__ __forceinline__ void mma(int32_t d[4], const uint32_t a[4], const uint32_t b[2], const int32_t c[4]) {
-    if (FORM == CANON_INT4) mma_u8(d, a, b[0], b[1], c);
+    if (four) mma_u8(d, a, b[0], b[1], c);
     else mma_s8(d, a, b[0], b[1], c);
   }
   // One group's int32 sums. q: the lane's activation row at the group's start; c: where the sums start.

@@ -6,6 +6,7 @@
 // a warp computes one output, its lanes being the 32 lanes of rule 3.
 #pragma once
 #include "device.h"
+#include "ptx.cuh"
 
 enum { PRODUCT_ROWS = 4, PRODUCT_THREADS = 256, PRODUCT_TEAMS = PRODUCT_THREADS / COVEY_TILE };
 
@@ -44,19 +45,22 @@ static __device__ __forceinline__ void segment_sums(const canon_matrix &m, int32
   if (!covey_tiled(&m)) { packed_sums(m, row, g0, g1, rows, n, acc); return; }
   for (int32_t g = g0; g < g1; g++) {
     int32_t dot[PRODUCT_ROWS] = {0, 0, 0, 0};
-    for (int32_t i = g * m.group; i < (g + 1) * m.group; i += m.form == CANON_INT4 ? 8 : 4) {
+    const int32_t four = covey_four_bit(m.form);
+    for (int32_t i = g * m.group; i < (g + 1) * m.group; i += four ? 8 : 4) {
       int32_t w = *(const int32_t *)(m.codes + covey_code_at(&m, row, i, &high)), low = w & 0x0f0f0f0f, up = w >> 4 & 0x0f0f0f0f;
+      if (m.form == CANON_MXFP4) { low = (int32_t)doubled4(w); up = (int32_t)doubled4(w >> 16); }
 #pragma unroll
       for (int32_t r = 0; r < PRODUCT_ROWS; r++) {
         if (r >= n) continue;
         const int32_t *a = (const int32_t *)(rows[r].q + i);
-        dot[r] = m.form == CANON_INT4 ? __dp4a(up, a[1], __dp4a(low, a[0], dot[r])) : __dp4a(w, a[0], dot[r]);
+        dot[r] = four ? __dp4a(up, a[1], __dp4a(low, a[0], dot[r])) : __dp4a(w, a[0], dot[r]);
       }
     }
-    float sw = source_value(m.scale_form, m.codes + covey_scale_at(&m, row, g), 0);
+    float sw = source_scale(&m, m.codes + covey_scale_at(&m, row, g), 0);
+    const int32_t zero = m.form == CANON_INT4 ? 8 : m.form == CANON_MXFP4 ? DOUBLED_ZERO : 0;   // int8 has none on the device
 #pragma unroll
     for (int32_t r = 0; r < PRODUCT_ROWS; r++)
-      if (r < n) acc[r] = canon_term(m.form == CANON_INT4 ? dot[r] - 8 * rows[r].sum[g] : dot[r], sw, rows[r].scale[g], acc[r]);
+      if (r < n) acc[r] = canon_term(zero ? dot[r] - zero * rows[r].sum[g] : dot[r], sw, rows[r].scale[g], acc[r]);
   }
 }
 

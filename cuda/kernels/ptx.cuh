@@ -113,6 +113,14 @@ __device__ __forceinline__ float2 halves(uint32_t v) {
   return f;
 }
 
+// Four bytes chosen from the eight of a (0 to 3) and b (4 to 7) by nibbles of s; a nibble with its high bit set gives the byte's sign
+// eight times.
+__device__ __forceinline__ uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t s) {
+  uint32_t v;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(s));
+  return v;
+}
+
 // ---- tensor cores: 16 rows of weights by 8 columns of activations by 32 inputs, int32 sums ------------------------------
 
 __device__ __forceinline__ void mma_u8(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4]) {
@@ -126,3 +134,11 @@ __device__ __forceinline__ void mma_s8(int32_t d[4], const uint32_t a[4], uint32
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
 }
 #endif
+
+// The doubled values of four codes of MXFP4 (the low 16 bits of w) plus 12, as unsigned bytes.
+enum { DOUBLED_ZERO = 12 };
+static __device__ __forceinline__ uint32_t doubled4(uint32_t w) {
+  uint32_t at = w & 0x7777u, plus = bytes_of(0x0f0e0d0cu, 0x18141210u, at), minus = bytes_of(0x090a0b0cu, 0x00040608u, at);
+  uint32_t sign = bytes_of(0x80808080u, 0x80808080u, w);     // 0x80 or 0xff; no value has its highest bit set
+  return (plus & ~sign) | (minus & sign);
+}

@@ -22,8 +22,9 @@ COVEY_KERNEL covey_embed(COVEY_CONST canon_op op, const covey_program *p) {
   float v;
   if (covey_tiled(&m)) {
     int32_t high, w = m.codes[covey_code_at(&m, r, c, &high)];
-    w = m.form == CANON_INT4 ? (high ? w >> 4 : w & 15) - 8 : (int8_t)w;
-    v = (float)w * source_value(m.scale_form, m.codes + covey_scale_at(&m, r, c / m.group), 0);
+    if (m.form == CANON_INT8) w = (int8_t)w;
+    else { w = high ? w >> 4 : w & 15; w = m.form == CANON_MXFP4 ? canon_twice_fp4(w) : w - 8; }
+    v = (float)w * source_scale(&m, m.codes + covey_scale_at(&m, r, c / m.group), 0);
   } else {
     v = packed_value(&m, r, c);
   }

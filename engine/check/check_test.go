@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -146,22 +145,6 @@ func load(t *testing.T, dir string, options model.Options) *model.Model {
 	return m
 }
 
-// prompts gives count prompts of random tokens with lengths up to longest; the last one has that length.
-func prompts(count, longest, vocab int) [][]int32 {
-	random := rand.New(rand.NewPCG(3, 4))
-	list := make([][]int32, count)
-	for i := range list {
-		n := 1 + random.IntN(longest)
-		if i == count-1 {
-			n = longest
-		}
-		for range n {
-			list[i] = append(list[i], int32(random.IntN(vocab)))
-		}
-	}
-	return list
-}
-
 // variant is one way of computing the same numbers.
 type variant struct {
 	threads      int
@@ -199,12 +182,12 @@ func sameHashes(t *testing.T, golden, dir string, options model.Options, list []
 }
 
 func TestHashesOfTinyCheckpointsNeverChange(t *testing.T) {
-	list := append(prompts(3, 40, 128), prompts(1, 280, 128)...)
+	list := append(Prompts(3, 40, 128), Prompts(1, 280, 128)...)
 	golden, n := "hashes_%s.txt", 6
 	if long() {
-		list, golden, n = prompts(96, 300, 128), "hashes_%s_long.txt", 24
+		list, golden, n = Prompts(96, 300, 128), "hashes_%s_long.txt", 24
 		for i := range 4 {
-			list = append(list, prompts(1, 310+9*i, 128)...)
+			list = append(list, Prompts(1, 310+9*i, 128)...)
 		}
 	}
 	shapes := [][2]int{{1, 1}, {4, 17}, {1, 256}, {4, 1}, {1, 17}, {7, 256}}
@@ -227,12 +210,12 @@ func TestHashesOfTinyCheckpointsNeverChange(t *testing.T) {
 // and cut; the short form has 16 prompts, one of them long.
 func TestHashesPastTheWindowNeverChange(t *testing.T) {
 	for _, name := range []string{"gpt_oss", "qwen3_next"} {
-		list, golden, n := append(prompts(15, 30, 128), prompts(1, 301, 128)...), "hashes_%s.txt", 4
+		list, golden, n := append(Prompts(15, 30, 128), Prompts(1, 301, 128)...), "hashes_%s.txt", 4
 		variants := []variant{{2, canon.AVX2, 1, 256}, {1, canon.AVX2, 7, 17}, {2, canon.AVX2, 16, 1}, {2, canon.Portable, 16, 17}}
 		if long() {
-			list, golden, n = prompts(96, 60, 128), "hashes_%s_long.txt", 16
+			list, golden, n = Prompts(96, 60, 128), "hashes_%s_long.txt", 16
 			for i := range 4 {
-				list = append(list, prompts(1, 310+9*i, 128)...)
+				list = append(list, Prompts(1, 310+9*i, 128)...)
 			}
 			variants = nil
 			for _, isa := range canon.Supported() {
@@ -252,11 +235,11 @@ func TestHashesPastTheWindowNeverChange(t *testing.T) {
 
 func TestHashesOfTheBundledModelNeverChange(t *testing.T) {
 	best := canon.Supported()[len(canon.Supported())-1]
-	list, n := prompts(2, 20, 49152), 4
+	list, n := Prompts(2, 20, 49152), 4
 	variants := []variant{{2, best, 1, 1}, {1, best, 2, 17}, {2, canon.Portable, 2, 256}}
 	golden := "hashes_bundled.txt"
 	if long() {
-		list, n, golden = append(prompts(14, 150, 49152), prompts(2, 620, 49152)...), 32, "hashes_bundled_long.txt"
+		list, n, golden = append(Prompts(14, 150, 49152), Prompts(2, 620, 49152)...), 32, "hashes_bundled_long.txt"
 		variants = nil
 		for _, isa := range canon.Supported()[1:] {
 			for _, threads := range []int{1, 2} {
@@ -265,6 +248,10 @@ func TestHashesOfTheBundledModelNeverChange(t *testing.T) {
 		}
 	}
 	sameHashes(t, golden, bundled, model.Options{KVTokens: 2048}, list, n, variants)
+	if long() { // what devices are held to
+		list, n := Hundred(49152)
+		sameHashes(t, "hashes_bundled_100.txt", bundled, model.Options{KVTokens: 8192}, list, n, []variant{{2, best, 4, 256}})
+	}
 }
 
 func TestChecksStopWhenTheContextIsCancelled(t *testing.T) {

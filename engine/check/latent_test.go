@@ -22,9 +22,9 @@ import (
 // Latent attention, indexed attention past its cut of 16 positions, and compressed attention past its window of 8 give the
 // same bits whatever the batch, the chunks, the threads and the instruction set.
 func TestHashesOfLatentAttentionNeverChange(t *testing.T) {
-	list, n := append(prompts(15, 40, 128), prompts(1, 300, 128)...), 4
+	list, n := append(Prompts(15, 40, 128), Prompts(1, 300, 128)...), 4
 	if long() {
-		list, n = append(prompts(96, 100, 128), prompts(4, 400, 128)...), 24
+		list, n = append(Prompts(96, 100, 128), Prompts(4, 400, 128)...), 24
 	}
 	best := canon.Supported()[len(canon.Supported())-1]
 	variants := []variant{{2, best, 1, 17}, {1, best, 7, 1}, {2, best, 16, 256}, {1, best, 16, 17}, {2, canon.Portable, 7, 17}}
@@ -43,7 +43,7 @@ func TestSharedPagesHoldAllThatAttentionNeeds(t *testing.T) {
 	for _, name := range []string{"deepseek_v3", "glm_moe_dsa", "deepseek_v4"} {
 		m := load(t, filepath.Join("testdata/oracles", name), model.Options{KVTokens: 1024, MaxRows: 50})
 		cache := kv.New(m.Info().KVPages, m.Info().States, m.ZeroPage)
-		prompt := prompts(1, 150, 128)[0]
+		prompt := Prompts(1, 150, 128)[0]
 		// read gives the logits of the last row of a prompt, and how many positions came from the cache.
 		read := func(owner string, tokens []int32) ([]float32, int) {
 			s := cache.Open(owner, tokens, len(tokens))
@@ -152,7 +152,7 @@ func TestAWindowAloneIsAMemoryWithoutEntries(t *testing.T) {
 	rotation := map[string]any{"rope_type": "default", "rope_theta": 10000, "partial_rotary_factor": 0.25}
 	config["rope_parameters"] = map[string]any{"main": rotation, "compress": rotation}
 	config["compress_rates"] = map[string]any{"heavily_compressed_attention": rate}
-	prompt := prompts(1, 100, 128)
+	prompt := Prompts(1, 100, 128)
 	var rows [2][][]float32
 	for i, kind := range []string{"sliding_attention", "heavily_compressed_attention"} {
 		config["layer_types"] = slices.Repeat([]string{kind}, 4)
