@@ -60,32 +60,15 @@ static inline float v_highest(vf a) {
   m = _mm_max_ps(m, _mm_movehl_ps(m, m));
   return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
-// exp(x) / 2^n, where n is the integer next to x * log2 e.
-static inline vf v_exp_part(vf x, vf n) {
-  vf r = v_fma(n, v_set(0x1.05c61p-29f), v_fma(n, v_set(-0x1.62e43p-1f), x));
-  vf p = v_set(0x1.a0d2cep-13f);
-  p = v_fma(p, r, v_set(0x1.6e879cp-10f));
-  p = v_fma(p, r, v_set(0x1.11121p-7f));
-  p = v_fma(p, r, v_set(0x1.555382p-5f));
-  p = v_fma(p, r, v_set(0x1.555554p-3f));
-  p = v_fma(p, r, v_set(0x1p-1f));
-  return v_add(v_fma(p, v_mul(r, r), r), v_set(1.0f));
-}
-// Any x.
-static inline vf v_exp_far(vf x) {
-  vf c = v_min(v_max(x, v_set(-105.0f)), v_set(89.0f));
-  vf n = _mm256_round_ps(v_mul(c, v_set(0x1.715476p+0f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), p = v_exp_part(c, n);
+static inline vf v_rint(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline vf v_above(vf x, float limit, vf a, vf b) { return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, v_set(limit), _CMP_GT_OQ)); }
+static inline vf v_nan(vf x, vf a, vf b) { return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, x, _CMP_UNORD_Q)); }
+static inline int v_within(vf x, float limit) { return _mm256_movemask_ps(_mm256_cmp_ps(_mm256_andnot_ps(v_set(-0.0f), x), v_set(limit), _CMP_LE_OQ)) == 0xff; }
+static inline vf v_add_exponent(vf p, vf n) { return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(n), 23))); }
+static inline vf v_times_power(vf p, vf n) {
   __m256i i = _mm256_cvtps_epi32(n), h = _mm256_srai_epi32(i, 1), bias = _mm256_set1_epi32(127);
   vf a = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(h, bias), 23));
   vf b = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(i, h), bias), 23));
-  p = v_mul(v_mul(p, a), b);
-  p = _mm256_blendv_ps(p, v_set(canon_inf()), _mm256_cmp_ps(x, v_set(0x1.62e42ep+6f), _CMP_GT_OQ));
-  return _mm256_blendv_ps(p, v_set(canon_nan()), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  return v_mul(v_mul(p, a), b);
 }
-// canon_expf in every lane. Where all results are normal, an addition to the exponent scales exactly as two products do, and
-// adding 2^23 + 2^22 rounds as rint does and leaves n in the lowest bits: half the operations.
-static inline vf v_exp(vf x) {
-  if (__builtin_expect(_mm256_movemask_ps(_mm256_cmp_ps(_mm256_andnot_ps(v_set(-0.0f), x), v_set(86.0f), _CMP_LE_OQ)) != 0xff, 0)) return v_exp_far(x);
-  vf magic = v_set(0x1.8p23f), shifted = v_add(v_mul(x, v_set(0x1.715476p+0f)), magic), p = v_exp_part(x, v_sub(shifted, magic));
-  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(shifted), 23)));
-}
+#include "lanes_exp.h"

@@ -56,22 +56,15 @@ static inline vx x_zero(void) { return vdupq_n_u64(0); }
 static inline vx x_load_xor(vx a, const uint8_t *p) { return veorq_u64(a, vreinterpretq_u64_u8(vld1q_u8(p))); }
 static inline uint64_t x_fold(vx a) { return vgetq_lane_u64(a, 0) ^ vgetq_lane_u64(a, 1); }
 static inline float v_highest(vf a) { return vmaxvq_f32(a); }
-// canon_expf in every lane.
-static inline vf v_exp(vf x) {
-  vf c = v_min(v_max(x, v_set(-105.0f)), v_set(89.0f));
-  vf n = vrndnq_f32(v_mul(c, v_set(0x1.715476p+0f)));
-  vf r = v_fma(n, v_set(0x1.05c61p-29f), v_fma(n, v_set(-0x1.62e43p-1f), c));
-  vf p = v_set(0x1.a0d2cep-13f);
-  p = v_fma(p, r, v_set(0x1.6e879cp-10f));
-  p = v_fma(p, r, v_set(0x1.11121p-7f));
-  p = v_fma(p, r, v_set(0x1.555382p-5f));
-  p = v_fma(p, r, v_set(0x1.555554p-3f));
-  p = v_fma(p, r, v_set(0x1p-1f));
-  p = v_add(v_fma(p, v_mul(r, r), r), v_set(1.0f));
+static inline vf v_rint(vf a) { return vrndnq_f32(a); }
+static inline vf v_above(vf x, float limit, vf a, vf b) { return vbslq_f32(vcgtq_f32(x, v_set(limit)), a, b); }
+static inline vf v_nan(vf x, vf a, vf b) { return vbslq_f32(vceqq_f32(x, x), b, a); }
+static inline int v_within(vf x, float limit) { return vminvq_u32(vcleq_f32(vabsq_f32(x), v_set(limit))) != 0; }
+static inline vf v_add_exponent(vf p, vf n) { return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p), vshlq_n_s32(vreinterpretq_s32_f32(n), 23))); }
+static inline vf v_times_power(vf p, vf n) {
   int32x4_t i = vcvtq_s32_f32(n), h = vshrq_n_s32(i, 1), bias = vdupq_n_s32(127);
   vf a = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(h, bias), 23));
   vf b = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vsubq_s32(i, h), bias), 23));
-  p = v_mul(v_mul(p, a), b);
-  p = vbslq_f32(vcgtq_f32(x, v_set(0x1.62e42ep+6f)), v_set(canon_inf()), p);
-  return vbslq_f32(vceqq_f32(x, x), p, v_set(canon_nan()));
+  return v_mul(v_mul(p, a), b);
 }
+#include "lanes_exp.h"
