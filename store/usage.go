@@ -74,15 +74,6 @@ func addUsage(tx *sql.Tx, modelHash string, deltas []UsageDelta, now int64) erro
 	return nil
 }
 
-// AddUsage adds to a model's usage outside a turn (API requests that keep no conversation).
-func (s *Store) AddUsage(ctx context.Context, modelHash string, deltas []UsageDelta) error {
-	const doing = "adding usage"
-	if err := checkUsage(deltas); err != nil {
-		return fail(doing, err)
-	}
-	return s.write(ctx, doing, func(tx *sql.Tx) error { return addUsage(tx, modelHash, deltas, s.now().UnixMilli()) })
-}
-
 // Usage reads a model's usage into the geometry given: the MoE layers' indices, ascending, and the experts a layer. Rows
 // outside that geometry are left out. A model without history gives zeros.
 func (s *Store) Usage(ctx context.Context, modelHash string, layers []int, experts int) (Usage, error) {
