@@ -191,6 +191,9 @@ func (r *run) all(ctx context.Context) error {
 	if r.writer.Done() > len(r.items) {
 		return fmt.Errorf("the folder holds %d records, the checkpoint gives %d", r.writer.Done(), len(r.items))
 	}
+	if err := r.foresee(); err != nil {
+		return err
+	}
 	queue := make(chan chan piece, r.o.Workers)
 	places := make(chan struct{}, r.o.Workers)
 	var group sync.WaitGroup
@@ -231,7 +234,7 @@ func (r *run) all(ctx context.Context) error {
 			p.err = ctx.Err()
 		}
 		if p.err == nil {
-			p.err = r.agree(r.items[first+n], p)
+			p.err = r.agree(r.items[first+n], p.tensors[0].Name, p.tensors[0].Layout)
 		}
 		if p.err == nil {
 			p.err = r.writer.Append(p.tensors, p.block, p.note)
@@ -249,21 +252,70 @@ func (r *run) all(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// agree refuses a layer whose shared and routed experts would quantise the same input in different groups: no program runs
-// it.
-func (r *run) agree(item model.Item, p piece) error {
-	if item.Layer < 0 || len(p.tensors) == 0 {
+// target is the form that an item's weights are given.
+func (r *run) target(item model.Item) Target {
+	switch {
+	case item.Kind == model.ExactItem || item.Kind == model.VectorItem:
+		return Keep
+	case item.Expert >= 0:
+		return r.o.Experts
+	}
+	return r.o.Dense
+}
+
+// foresee reads one routed and one shared expert of each layer, of those that are kept, so that groups that do not agree are
+// refused before anything is written.
+func (r *run) foresee() error {
+	if r.o.Experts != Keep && r.o.Dense != Keep {
 		return nil
 	}
-	l := p.tensors[0].Layout
-	if !l.Form.Quantised() {
+	type role struct {
+		layer  int
+		routed bool
+	}
+	seen := map[role]bool{}
+	var scratch weights.Scratch
+	for _, item := range r.items {
+		is := role{item.Layer, item.Expert >= 0}
+		if item.Layer < 0 || seen[is] {
+			continue
+		}
+		seen[is] = true
+		l := canon.Layout{Form: canon.Int8, Group: r.o.Group}
+		switch r.target(item) {
+		case BF16:
+			continue
+		case Keep:
+			sources, err := item.Sources(&scratch)
+			if err == nil {
+				l, err = sources[0].Layout()
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if err := r.agree(item, item.Names[0], l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// agree refuses a layer whose shared and routed experts would quantise the same input in different groups: no program runs
+// it.
+func (r *run) agree(item model.Item, name string, l canon.Layout) error {
+	if item.Layer < 0 || !l.Form.Quantised() {
 		return nil
 	}
 	group, known := r.groups[item.Layer]
 	if !known {
 		r.groups[item.Layer] = l.Group
 	} else if group != l.Group {
-		return fmt.Errorf("layer %d: %s is %s, but the other experts of the layer, routed or shared, have groups of %d: choose the same group for both, or bf16 for one", item.Layer, p.tensors[0].Name, l, group)
+		kept := l.Group
+		if kept == r.o.Group {
+			kept = group
+		}
+		return fmt.Errorf("layer %d: %s has groups of %d, but the other experts of the layer, routed or shared, have groups of %d: choose the same group for both (--group %d), or bf16 for one", item.Layer, name, l.Group, group, kept)
 	}
 	return nil
 }
@@ -288,13 +340,7 @@ func (r *run) release(n int64) {
 
 // prepare makes the record of an item.
 func (r *run) prepare(item model.Item) piece {
-	target := r.o.Dense
-	switch {
-	case item.Kind == model.ExactItem || item.Kind == model.VectorItem:
-		target = Keep
-	case item.Expert >= 0:
-		target = r.o.Experts
-	}
+	target := r.target(item)
 	var scratch weights.Scratch
 	sources, err := item.Sources(&scratch)
 	if err != nil {

@@ -262,9 +262,12 @@ func TestCancelledConversionStops(t *testing.T) {
 }
 
 func TestGroupsThatNoProgramRunsAreRefused(t *testing.T) {
-	_, err := Run(t.Context(), open(t, small(t, synthetic.Int4)), filepath.Join(t.TempDir(), "c"), Options{Experts: Int4, Dense: Keep, Group: 64}, nil)
-	if err == nil || !strings.Contains(err.Error(), "choose the same group") {
-		t.Errorf("shared experts in groups of 32 beside routed ones of 64: %v", err)
+	for _, o := range []Options{{Experts: Int4, Dense: Keep, Group: 64}, {Experts: Keep, Dense: Int8, Group: 64}} {
+		began := false
+		_, err := Run(t.Context(), open(t, small(t, synthetic.Int4)), filepath.Join(t.TempDir(), "c"), o, func(int64, int64) { began = true })
+		if err == nil || !strings.Contains(err.Error(), "choose the same group for both (--group 32)") || began {
+			t.Errorf("experts %s, others %s, in groups of 64 beside kept ones of 32: %v, begun %t", o.Experts, o.Dense, err, began)
+		}
 	}
 }
 
