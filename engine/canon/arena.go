@@ -1,5 +1,10 @@
 package canon
 
+/*
+#include "engine.h"
+*/
+import "C"
+
 import (
 	"errors"
 	"fmt"
@@ -24,6 +29,7 @@ type Arena struct {
 	size   int64
 	free   []byte
 	chunks [][]byte
+	near   *Pool // nil = packed weights lie where whoever writes them is
 }
 
 // NewArena returns an empty arena that hands out at most limit bytes; 0 means no limit of its own.
@@ -66,6 +72,45 @@ func (a *Arena) Bytes(n int) ([]byte, error) {
 	a.free = a.free[need:]
 	a.size += int64(need)
 	return out, nil
+}
+
+// Near makes packed weights lie near the threads of a pool: on a machine with several memory nodes, the pool's threads are the
+// first to write to the pages that are taken from now on, each to its part of every matrix, which is what it reads at each
+// step (canon_spread). With one node, or threads that are not pinned, nothing changes.
+func (a *Arena) Near(pool *Pool) {
+	if pool.nodes > 1 {
+		a.near = pool
+	}
+}
+
+// Packed is what lies packed in one block: a Layout or a *RecordLayout.
+type Packed interface {
+	Bytes() int64
+	matrices() []C.canon_matrix // with offsets from the start of the block
+}
+
+// Room returns zeroed memory for a packed weight; see Near.
+func (a *Arena) Room(l Packed) ([]byte, error) {
+	block, err := a.Bytes(int(l.Bytes()))
+	if err == nil {
+		a.Settle(l, block)
+	}
+	return block, err
+}
+
+// Settle does what Near says for a block that was taken with others and has not been written to.
+func (a *Arena) Settle(l Packed, block []byte) {
+	if a.near == nil {
+		return
+	}
+	var pieces []C.canon_piece
+	for _, m := range l.matrices() {
+		at := unsafe.Pointer(unsafe.SliceData(block))
+		for _, span := range [][2]C.int64_t{{m.codes_at, C.canon_codes_size(&m)}, {m.scales_at, C.canon_scales_size(&m)}, {m.offsets_at, C.canon_offsets_size(&m)}} {
+			pieces = append(pieces, C.canon_piece{at: unsafe.Add(at, int(span[0])), bytes: span[1]})
+		}
+	}
+	a.near.touch(pieces)
 }
 
 // Floats returns n zeroed float32.

@@ -3,8 +3,10 @@ package canon
 import (
 	"fmt"
 	"math/rand/v2"
+	"os/exec"
 	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -94,7 +96,7 @@ func cpuSeconds() float64 {
 
 // BenchmarkStep is a whole step: decode of one row and prefill of 256, at the start of a sequence and after 1,000 positions.
 func BenchmarkStep(b *testing.B) {
-	for _, threads := range []int{1, 2} {
+	for _, threads := range slices.Compact([]int{1, 2, max(2, len(ownCores()))}) {
 		pool := must(NewPool(threads, must(Resolve(""))))
 		d := newDecoder(b, pool, 256, 32)
 		pages := make([]int32, 32)
@@ -122,6 +124,54 @@ func BenchmarkStep(b *testing.B) {
 		d.p.Close()
 		pool.Close()
 	}
+}
+
+// BenchmarkNeighbours is decoding beside two busy processes, each pinned to one of the pool's cores, by turns with decoding alone:
+// what is left of the speed, next to what is left of the processors. A phase that waited for all of its threads alike would
+// keep half at best, whatever the number of cores.
+func BenchmarkNeighbours(b *testing.B) {
+	pool := must(NewPool(0, must(Resolve(""))))
+	defer pool.Close()
+	own := ownCores()
+	d := newDecoder(b, pool, 1, 1)
+	defer d.p.Close()
+	s := rowsStep(1)
+	s.Pages[0], s.LogitRows = []int32{0}, []int32{0}
+	var busy []*exec.Cmd
+	for i := range 2 {
+		c := exec.Command("sh", "-c", "while :; do :; done")
+		if err := c.Start(); err != nil {
+			b.Fatal(err)
+		}
+		defer func() { _ = c.Process.Kill(); _ = c.Wait() }()
+		var set unix.CPUSet
+		set.Set(own[i*len(own)/2].cpu)
+		if err := unix.SchedSetaffinity(c.Process.Pid, &set); err != nil {
+			b.Fatal(err)
+		}
+		busy = append(busy, c)
+	}
+	signal := func(sig unix.Signal) {
+		for _, c := range busy {
+			_ = c.Process.Signal(sig)
+		}
+	}
+	var took [2]time.Duration // alone, beside them
+	for b.Loop() {
+		for i, sig := range []unix.Signal{unix.SIGSTOP, unix.SIGCONT} {
+			signal(sig)
+			start := time.Now()
+			for range 20 {
+				if err := d.p.Run(s); err != nil {
+					b.Fatal(err)
+				}
+			}
+			took[i] += time.Since(start)
+		}
+	}
+	b.ReportMetric(100*took[0].Seconds()/took[1].Seconds(), "%alone")
+	b.ReportMetric(100-100/float64(max(len(own), 2)), "%left") // two halves of a core
+	b.ReportMetric(float64(20*b.N)/took[0].Seconds(), "tok/s")
 }
 
 // BenchmarkProduct is one matrix that no cache holds, with few and many rows; for one row the bound is the read probe.

@@ -102,12 +102,19 @@ typedef struct canon_pool canon_pool;
 typedef struct canon_program canon_program;
 
 int canon_isa_supported(int isa);  // 1 usable, 0 not on this processor, -1 not built
-int canon_physical_cores(void);    // that this process may use
 
-canon_pool *canon_pool_new(int threads, int isa);  // null if the threads cannot be had
+// cpu and node [threads]: where each thread is pinned and the memory node of that place, ascending; null = threads run
+// anywhere. Null if the threads cannot be had.
+canon_pool *canon_pool_new(int threads, int isa, const int32_t *cpu, const int32_t *node);
 void canon_pool_free(canon_pool *pool);
 
-canon_program *canon_program_new(int32_t rows, int32_t logit_rows, int32_t pages, int32_t threads);
+// A piece of memory that threads share out in equal parts, in order.
+typedef struct { const void *at; int64_t bytes; } canon_piece;
+// Every thread writes zeros into the pages of its own parts of n pieces, which are all zero: memory lies near the thread that
+// writes first.
+void canon_pool_touch(canon_pool *pool, const canon_piece *pieces, int32_t n);
+
+canon_program *canon_program_new(int32_t rows, int32_t logit_rows, int32_t pages, canon_pool *pool);
 int canon_program_add(canon_program *p, const canon_op *op);  // copies op; non-zero without memory
 int64_t canon_program_scratch(canon_program *p);              // bytes that build wants
 void canon_program_build(canon_program *p, void *scratch);
@@ -115,7 +122,7 @@ void canon_program_free(canon_program *p);
 // A program is a list of phases. The first phase from `from` on that reads routed experts; the number of phases if none does.
 int32_t canon_program_stop(const canon_program *p, int32_t from);
 // Runs phases [from, to) of a step; the parts of one step run in order. Returns the number of rows with a fault so far.
-int canon_run(canon_pool *pool, canon_program *p, canon_step *step, int32_t from, int32_t to);
+int canon_run(canon_program *p, canon_step *step, int32_t from, int32_t to);
 
 int64_t canon_codes_size(const canon_matrix *m);   // multiples of 64
 int64_t canon_scales_size(const canon_matrix *m);

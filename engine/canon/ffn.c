@@ -96,20 +96,8 @@ static void group(canon_program *p, const canon_op *op) {
 
 void canon_ffn_prepare(canon_program *p, const canon_op *op, int32_t down, int64_t *chunks) {
   if (!down) group(p, op);
-  *chunks = 0;
-  for (int32_t i = 0; i < p->item_n; i++) {
-    p->items[i].first_chunk = *chunks;
-    *chunks += chunks_of(p, &p->items[i], down);
-  }
-}
-
-static const canon_item *item_of(const canon_program *p, int64_t chunk) {
-  int32_t lo = 0, hi = p->item_n - 1;
-  while (lo < hi) {
-    int32_t mid = (lo + hi + 1) / 2;
-    if (p->items[mid].first_chunk <= chunk) lo = mid; else hi = mid - 1;
-  }
-  return &p->items[lo];
+  for (int32_t i = 0; i < p->item_n; i++) p->chunks[i] = chunks_of(p, &p->items[i], down);
+  *chunks = canon_spread(p, p->item_n);
 }
 
 static canon_codes inner_codes(const canon_program *p, const canon_item *it) {
@@ -120,9 +108,10 @@ static canon_codes inner_codes(const canon_program *p, const canon_item *it) {
 }
 
 void canon_ffn_up(canon_program *p, const canon_op *op, int64_t chunk) {
-  const canon_item *it = item_of(p, chunk);
+  canon_place place = canon_find(p, chunk);
+  const canon_item *it = &p->items[place.list];
   const canon_matrix *gate = &it->rec.gate, *up = &it->rec.up, *down = &it->rec.down;
-  int32_t width = piece(&it->rec), c0 = (int32_t)(chunk - it->first_chunk) * width, cols = gate->rows - c0 < width ? gate->rows - c0 : width;
+  int32_t width = piece(&it->rec), c0 = (int32_t)place.chunk * width, cols = gate->rows - c0 < width ? gate->rows - c0 : width;
   float g[CANON_ROW_BLOCK * INNER_MOST] __attribute__((aligned(64))), u[CANON_ROW_BLOCK * INNER_MOST] __attribute__((aligned(64)));
   canon_codes h = inner_codes(p, it);
   canon_rows r = {.n = it->n, .in0 = it->first, .in = it->rows, .codes = p->codes,
@@ -147,9 +136,10 @@ void canon_ffn_up(canon_program *p, const canon_op *op, int64_t chunk) {
 }
 
 void canon_ffn_down(canon_program *p, const canon_op *op, int64_t chunk) {
-  const canon_item *it = item_of(p, chunk);
+  canon_place place = canon_find(p, chunk);
+  const canon_item *it = &p->items[place.list];
   const canon_matrix *down = &it->rec.down;
-  int32_t per = canon_tiles_per_chunk(down, it->n, p->threads), tiles = (down->rows + 15) / 16, t = (int32_t)(chunk - it->first_chunk) * per;
+  int32_t per = canon_tiles_per_chunk(down, it->n, p->threads), tiles = (down->rows + 15) / 16, t = (int32_t)place.chunk * per;
   canon_rows r = {.n = it->n, .in0 = it->first, .out0 = it->first, .in = it->slots, .out = it->slots, .codes = inner_codes(p, it), .x = p->inner_float[it->routed], .x_stride = down->cols,
                   .y = it->routed ? p->routed_out : op->dst.data, .y_stride = it->routed ? op->dst.width : op->dst.stride, .bias = down->bias};
   p->k->product(down, t, tiles - t < per ? tiles - t : per, &r);

@@ -123,6 +123,11 @@ func (l Layout) Bytes() int64 {
 	return size
 }
 
+func (l Layout) matrices() []C.canon_matrix {
+	m, _, _ := l.place("", 0)
+	return []C.canon_matrix{m}
+}
+
 // Check says what is wrong with a layout; name is the tensor's, for the error.
 func (l Layout) Check(name string) error {
 	_, _, err := l.place(name, 0)
@@ -264,6 +269,10 @@ func RecordLayoutOf(gate, up, down Source) (*RecordLayout, error) {
 
 // Bytes is the size of a record.
 func (l *RecordLayout) Bytes() int64 { return l.bytes }
+
+func (l *RecordLayout) matrices() []C.canon_matrix {
+	return []C.canon_matrix{l.c.gate, l.c.up, l.c.down}
+}
 
 // Equal says whether records of both layouts differ in their bytes only.
 func (l *RecordLayout) Equal(o *RecordLayout) bool { return l.c == o.c }

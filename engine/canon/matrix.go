@@ -196,7 +196,7 @@ func (a *Arena) Pack(src Source) (*Matrix, error) {
 	if err != nil {
 		return nil, err
 	}
-	block, err := a.Bytes(int(l.Bytes()))
+	block, err := a.Room(l)
 	if err != nil {
 		return nil, fmt.Errorf("canon: packing %s: %w", src.Name, err)
 	}
@@ -231,7 +231,7 @@ func (a *Arena) PackRecord(gate, up, down Source) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	block, err := a.Bytes(int(l.Bytes()))
+	block, err := a.Room(l)
 	if err != nil {
 		return nil, fmt.Errorf("canon: packing %s: %w", gate.Name, err)
 	}

@@ -1,4 +1,5 @@
 // Threads, barriers and the choice of kernels.
+#include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -34,7 +35,9 @@ struct canon_pool {
   int32_t threads;
   const canon_kernels *kernels;
   pthread_t *thread;
-  int *cpu;                                // cpu of each thread, -1 = anywhere
+  int32_t *cpu;                            // of each thread; null = anywhere
+  int32_t *node;                           // [nodes + 1] first thread of each memory node, then threads
+  int32_t nodes;
   ticket *tickets;                         // [threads]
   canon_job *job;
   int32_t current;                         // phase of the job; like chunks it stands still while a chunk is out
@@ -89,16 +92,24 @@ void canon_pool_ahead(canon_pool *p, const canon_piece pieces[CANON_AHEAD]) {
   atomic_fetch_add(&p->aheads, 1);
 }
 
-// Fetches what a thread will read first of its part of the memory that is read next, until there is work. The memory may be
-// gone by now: fetching does not fault.
+// Fetches what a thread will read first of its part of the memory that is read next, until there is work: of its node's stretch
+// of each piece, as chunks are handed out (canon_spread). The memory may be gone by now: fetching does not fault.
 static void fetch(canon_pool *p, int32_t id, uint32_t seen) {
-  int64_t total = 0;
-  for (int i = 0; i < CANON_AHEAD; i++) total += atomic_load_explicit(&p->ahead[i].bytes, memory_order_relaxed);
-  int64_t from = total * id / p->threads, to = total * (id + 1) / p->threads;
+  int32_t v = 0;
+  while (id >= p->node[v + 1]) v++;
+  int64_t total = 0, at_node[CANON_AHEAD], of_node[CANON_AHEAD];
+  for (int i = 0; i < CANON_AHEAD; i++) {
+    int64_t bytes = atomic_load_explicit(&p->ahead[i].bytes, memory_order_relaxed);
+    at_node[i] = canon_pool_stretch(p, bytes, v);
+    of_node[i] = canon_pool_stretch(p, bytes, v + 1) - at_node[i];
+    total += of_node[i];
+  }
+  int32_t first = p->node[v], neighbours = p->node[v + 1] - first;
+  int64_t from = total * (id - first) / neighbours, to = total * (id - first + 1) / neighbours;
   to = to - from < AHEAD_MOST ? to : from + AHEAD_MOST;
   for (int i = 0; i < CANON_AHEAD && from < to; i++) {
-    uintptr_t at = atomic_load_explicit(&p->ahead[i].at, memory_order_relaxed);
-    int64_t bytes = atomic_load_explicit(&p->ahead[i].bytes, memory_order_relaxed), end = to < bytes ? to : bytes;
+    uintptr_t at = atomic_load_explicit(&p->ahead[i].at, memory_order_relaxed) + (uintptr_t)at_node[i];
+    int64_t bytes = of_node[i], end = to < bytes ? to : bytes;
     for (; from < end; from += AHEAD_STEP) {
       if (atomic_load_explicit(&p->phase, memory_order_relaxed) != seen) return;
       for (int64_t line = 0; line < AHEAD_STEP && from + line < end; line += 64) __builtin_prefetch((const void *)(at + (uintptr_t)(from + line)), 0, 2);
@@ -153,7 +164,7 @@ static void *work(void *arg) {
   char name[16];
   snprintf(name, sizeof name, "canon-%d", s.id);
   pthread_setname_np(pthread_self(), name);
-  if (p->cpu[s.id] >= 0) {
+  if (p->cpu) {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(p->cpu[s.id], &set);
@@ -180,47 +191,72 @@ void canon_pool_run(canon_pool *p, canon_job *job) {
 }
 
 const canon_kernels *canon_pool_kernels(const canon_pool *p) { return p->kernels; }
+int32_t canon_pool_threads(const canon_pool *p) { return p->threads; }
+int32_t canon_pool_nodes(const canon_pool *p) { return p->nodes; }
+int64_t canon_pool_stretch(const canon_pool *p, int64_t n, int32_t node) { return n * p->node[node] / p->threads; }
 
-// Lists one cpu of each physical core that this process may use; returns their number.
-static int cores(int *cpus, int most) {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 0;
-  int n = 0;
-  for (int c = 0; c < CPU_SETSIZE && n < most; c++) {
-    if (!CPU_ISSET(c, &set)) continue;
-    char path[96];
-    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", c);
-    FILE *f = fopen(path, "re");
-    int first = c;
-    if (f) {
-      if (fscanf(f, "%d", &first) != 1) first = c;
-      fclose(f);
-    }
-    // The first sibling stands for the core, unless this process may not use it.
-    if (first != c && first >= 0 && first < CPU_SETSIZE && CPU_ISSET(first, &set)) continue;
-    cpus[n++] = c;
+typedef struct { canon_pool *pool; const canon_piece *pieces; int32_t n; _Atomic int32_t here; } touching;
+
+static int64_t touch_prepare(void *ctx, int32_t phase) {
+  (void)phase;
+  return ((touching *)ctx)->pool->threads;
+}
+
+// A chunk for each thread: nobody leaves his before all have come, so that nobody takes two.
+static void touch(void *ctx, int32_t phase, int64_t chunk, int32_t thread) {
+  enum { PAGE = 4096 };
+  (void)phase;
+  (void)chunk;
+  touching *t = ctx;
+  for (int32_t i = 0; i < t->n; i++) {
+    uintptr_t at = (uintptr_t)t->pieces[i].at, from = at + (uintptr_t)part(t->pool, t->pieces[i].bytes, thread), to = at + (uintptr_t)part(t->pool, t->pieces[i].bytes, thread + 1);
+    for (; from < to; from = (from | (PAGE - 1)) + 1) *(volatile uint8_t *)from = 0;
   }
-  return n;
+  atomic_fetch_add(&t->here, 1);
+  while (atomic_load(&t->here) < t->pool->threads) sched_yield();
 }
 
-int canon_physical_cores(void) {
-  int cpus[1024], n = cores(cpus, 1024);
-  return n > 0 ? n : 1;
+void canon_pool_touch(canon_pool *p, const canon_piece *pieces, int32_t n) {
+  touching t = {.pool = p, .pieces = pieces, .n = n};
+  canon_job job = {.phases = 1, .prepare = touch_prepare, .run = touch, .ctx = &t};
+  canon_pool_run(p, &job);
 }
 
-canon_pool *canon_pool_new(int threads, int isa) {
+// Sets places: cpu and node of each thread, or null. Zero if memory is missing.
+static int seat_threads(canon_pool *p, const int32_t *cpu, const int32_t *node) {
+  p->node = calloc((size_t)p->threads + 1, sizeof *p->node);
+  p->cpu = cpu ? calloc((size_t)p->threads, sizeof *p->cpu) : 0;
+  if (!p->node || (cpu && !p->cpu)) return 0;
+  for (int32_t i = 0; i < p->threads; i++) {
+    if (i == 0 || (node && node[i] != node[i - 1])) p->node[p->nodes++] = i;
+    if (cpu) p->cpu[i] = cpu[i];
+  }
+  p->node[p->nodes] = p->threads;
+  return 1;
+}
+
+// Ends the first `started` threads.
+static void end(canon_pool *p, int started) {
+  atomic_store(&p->stop, 1);
+  atomic_fetch_add(&p->phase, 1);
+  futex_wake(&p->phase, INT_MAX);
+  for (int i = 0; i < started; i++) pthread_join(p->thread[i], 0);
+  free(p->thread);
+  free(p->cpu);
+  free(p->node);
+  free(p->tickets);
+  free(p);
+}
+
+canon_pool *canon_pool_new(int threads, int isa, const int32_t *cpu, const int32_t *node) {
   canon_pool *p = aligned_alloc(64, (sizeof *p + 63) & ~(size_t)63);
   if (!p) return 0;
   *p = (canon_pool){.threads = threads, .kernels = canon_kernels_for(isa)};
   p->thread = calloc((size_t)threads, sizeof *p->thread);
-  p->cpu = calloc((size_t)threads, sizeof *p->cpu);
   p->tickets = aligned_alloc(64, (size_t)threads * sizeof *p->tickets);
-  int cpus[1024], n = cores(cpus, 1024);
   int started = 0;
-  if (p->thread && p->cpu && p->tickets) {
+  if (p->thread && p->tickets && seat_threads(p, cpu, node)) {
     memset(p->tickets, 0, (size_t)threads * sizeof *p->tickets);
-    // Fewer threads than cores stay free, or every process with one thread would share the first core.
-    for (int i = 0; i < threads; i++) p->cpu[i] = threads == n ? cpus[i] : -1;
     for (; started < threads; started++) {
       seat *s = malloc(sizeof *s);
       if (!s) break;
@@ -228,24 +264,12 @@ canon_pool *canon_pool_new(int threads, int isa) {
       if (pthread_create(&p->thread[started], 0, work, s) != 0) { free(s); break; }
     }
   }
-  if (started < threads) {
-    p->threads = started;
-    canon_pool_free(p);
-    return 0;
-  }
-  return p;
+  if (started == threads) return p;
+  end(p, started);
+  return 0;
 }
 
-void canon_pool_free(canon_pool *p) {
-  atomic_store(&p->stop, 1);
-  atomic_fetch_add(&p->phase, 1);
-  futex_wake(&p->phase, p->threads);
-  for (int i = 0; i < p->threads; i++) pthread_join(p->thread[i], 0);
-  free(p->thread);
-  free(p->cpu);
-  free(p->tickets);
-  free(p);
-}
+void canon_pool_free(canon_pool *p) { end(p, p->threads); }
 
 // ---- instruction sets --------------------------------------------------------------------------------------------------
 

@@ -14,9 +14,13 @@ typedef struct canon_job {
 
 void canon_pool_run(canon_pool *pool, canon_job *job);        // returns when all phases are done
 const canon_kernels *canon_pool_kernels(const canon_pool *pool);
+int32_t canon_pool_threads(const canon_pool *pool);
 
-// Says what some later phase will read, in the order of its chunks: threads without work fetch the first of their part of it.
-// Called by prepare.
+// Threads lie node by node: of anything that all threads share out in order, the threads of one memory node have one stretch.
+int32_t canon_pool_nodes(const canon_pool *pool);
+// Where the stretch of a node begins in n things; of node canon_pool_nodes, n.
+int64_t canon_pool_stretch(const canon_pool *pool, int64_t n, int32_t node);
+
+// Says what some later phase will read: threads without work fetch the first of their part of it. Called by prepare.
 enum { CANON_AHEAD = 4 };
-typedef struct { const void *at; int64_t bytes; } canon_piece;
 void canon_pool_ahead(canon_pool *pool, const canon_piece pieces[CANON_AHEAD]);

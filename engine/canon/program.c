@@ -6,16 +6,17 @@
 
 enum { FEW = 4 };   // rows up to which products wait for memory
 
-canon_program *canon_program_new(int32_t rows, int32_t logit_rows, int32_t pages, int32_t threads) {
+canon_program *canon_program_new(int32_t rows, int32_t logit_rows, int32_t pages, canon_pool *pool) {
   canon_program *p = calloc(1, sizeof *p);
-  if (p) { p->rows = rows; p->logit_rows = logit_rows; p->pages = pages; p->threads = threads; }
+  if (p) { p->rows = rows; p->logit_rows = logit_rows; p->pages = pages; p->pool = pool; p->threads = canon_pool_threads(pool); p->nodes = canon_pool_nodes(pool); }
   return p;
 }
 
 void canon_program_free(canon_program *p) {
   free(p->ops);
   free(p->phases);
-  free(p->first_chunk);
+  free(p->chunks);
+  free(p->stretches);
   free(p->tiles_per_chunk);
   free(p);
 }
@@ -145,6 +146,8 @@ static void take_codes(canon_codes *c, uint8_t *base, int64_t *at, int64_t rows,
   c->half = halves ? take(base, at, rows * groups * 4) : 0;
 }
 
+static int64_t most_items(const canon_program *p) { return p->experts + 2 + (p->rows + p->slots) / CANON_ROW_BLOCK; }
+
 // Lays scratch memory out from base; with a null base it only measures.
 static int64_t lay(canon_program *p, uint8_t *base) {
   int64_t at = 0, rows = p->rows, slots[2] = {rows, p->slots};
@@ -159,7 +162,7 @@ static int64_t lay(canon_program *p, uint8_t *base) {
   p->first_row = take(base, &at, p->delta ? rows * 4 : 0);
   p->run_row = take(base, &at, (rows + 1) * 4);
   p->count = take(base, &at, (p->experts + 1) * 4);
-  p->items = take(base, &at, (p->experts + 2 + (rows + p->slots) / CANON_ROW_BLOCK) * (int64_t)sizeof *p->items);
+  p->items = take(base, &at, most_items(p) * (int64_t)sizeof *p->items);
   p->thread_floats = (p->thread_floats + 15) & ~(int64_t)15;
   p->per_thread = take(base, &at, p->threads * p->thread_floats * 4);
   p->partial = take(base, &at, p->split_floats * 4);
@@ -190,11 +193,12 @@ int64_t canon_program_scratch(canon_program *p) {
       ph[0] = (canon_phase){PHASE_ROWS, 0, 1, 0};
     }
   }
-  int32_t most = 0;
-  for (int32_t i = 0; i < p->phase_n; i++) most = p->phases[i].count > most ? p->phases[i].count : most;
-  p->first_chunk = calloc((size_t)most + 1, sizeof *p->first_chunk);
-  p->tiles_per_chunk = calloc((size_t)most + 1, sizeof *p->tiles_per_chunk);
-  if (!p->first_chunk || !p->tiles_per_chunk) return -1;
+  int64_t most = most_items(p);
+  for (int32_t i = 0; i < p->phase_n; i++) most = canon_at_least(most, p->phases[i].count);
+  p->chunks = calloc((size_t)most, sizeof *p->chunks);
+  p->stretches = calloc((size_t)(most * p->nodes), sizeof *p->stretches);
+  p->tiles_per_chunk = calloc((size_t)most, sizeof *p->tiles_per_chunk);
+  if (!p->chunks || !p->stretches || !p->tiles_per_chunk) return -1;
   return lay(p, 0);
 }
 
@@ -221,6 +225,28 @@ int32_t canon_tiles_per_chunk(const canon_matrix *m, int32_t rows, int32_t threa
   int64_t tiles = (m->rows + 15) / 16, n = 2000000 / (picoseconds(m, rows) + 1), most = tiles / (threads * 4);
   n = n < most ? n : most;
   return (int32_t)(n < 1 ? 1 : n);
+}
+
+int64_t canon_spread(canon_program *p, int32_t lists) {
+  int64_t chunks = 0;
+  p->stretch_n = 0;
+  for (int32_t v = 0; v < p->nodes; v++)
+    for (int32_t i = 0; i < lists; i++) {
+      int64_t from = canon_pool_stretch(p->pool, p->chunks[i], v), to = canon_pool_stretch(p->pool, p->chunks[i], v + 1);
+      if (from == to) continue;
+      p->stretches[p->stretch_n++] = (canon_stretch){chunks, i, from};
+      chunks += to - from;
+    }
+  return chunks;
+}
+
+canon_place canon_find(const canon_program *p, int64_t chunk) {
+  int32_t lo = 0, hi = p->stretch_n - 1;
+  while (lo < hi) {
+    int32_t mid = (lo + hi + 1) / 2;
+    if (p->stretches[mid].first <= chunk) lo = mid; else hi = mid - 1;
+  }
+  return (canon_place){p->stretches[lo].list, p->stretches[lo].at + chunk - p->stretches[lo].first};
 }
 
 static void run(void *ctx, int32_t index, int64_t chunk, int32_t thread);
@@ -254,12 +280,10 @@ static int64_t chunks_of(canon_program *p, const canon_phase *ph, int32_t rows) 
     case PHASE_PRODUCT:
       for (int32_t i = 0; i < ph->count; i++) {
         int32_t block = rows < CANON_ROW_BLOCK ? rows : CANON_ROW_BLOCK, tiles = (op[i].m.rows + 15) / 16;
-        p->first_chunk[i] = chunks;
         p->tiles_per_chunk[i] = canon_tiles_per_chunk(&op[i].m, block, p->threads);
-        chunks += (int64_t)((tiles + p->tiles_per_chunk[i] - 1) / p->tiles_per_chunk[i]) * ((rows + CANON_ROW_BLOCK - 1) / CANON_ROW_BLOCK);
+        p->chunks[i] = (int64_t)((tiles + p->tiles_per_chunk[i] - 1) / p->tiles_per_chunk[i]) * ((rows + CANON_ROW_BLOCK - 1) / CANON_ROW_BLOCK);
       }
-      p->first_chunk[ph->count] = chunks;
-      return chunks;
+      return canon_spread(p, ph->count);
     case PHASE_DELTA: canon_delta_prepare(p, op, &chunks); return chunks;
     case PHASE_HEADS: canon_heads_prepare(p, op, &chunks); return chunks;
     case PHASE_POOL: canon_pool_prepare(p, op, &chunks); return chunks;
@@ -300,11 +324,10 @@ static int64_t prepare(void *ctx, int32_t index) {
 }
 
 static void product_chunk(canon_program *p, const canon_phase *ph, int64_t chunk) {
-  int32_t i = 0;
-  while (chunk >= p->first_chunk[i + 1]) i++;
-  const canon_op *op = &p->ops[ph->first + i];
-  int32_t rows = canon_rows_of(p, ph->logits), per = p->tiles_per_chunk[i], tiles = (op->m.rows + 15) / 16, parts = (tiles + per - 1) / per;
-  int32_t c = (int32_t)(chunk - p->first_chunk[i]), t = c % parts * per, r0 = c / parts * CANON_ROW_BLOCK;   // neighbours in time share rows, of which there is more to read
+  canon_place at = canon_find(p, chunk);
+  const canon_op *op = &p->ops[ph->first + at.list];
+  int32_t rows = canon_rows_of(p, ph->logits), per = p->tiles_per_chunk[at.list], tiles = (op->m.rows + 15) / 16, parts = (tiles + per - 1) / per;
+  int32_t c = (int32_t)at.chunk, t = c % parts * per, r0 = c / parts * CANON_ROW_BLOCK;   // neighbours in time share rows, of which there is more to read
   canon_rows r = {.n = rows - r0 < CANON_ROW_BLOCK ? rows - r0 : CANON_ROW_BLOCK, .in0 = r0, .out0 = r0, .x = op->src.data, .x_stride = op->src.stride,
                   .y = op->dst.data, .y_stride = op->dst.stride, .bias = op->vec, .codes = p->codes};
   r.codes.stride = canon_padded(op->m.cols, op->m.group);
@@ -339,14 +362,13 @@ int32_t canon_program_stop(const canon_program *p, int32_t from) {
   return from;
 }
 
-int canon_run(canon_pool *pool, canon_program *p, canon_step *step, int32_t from, int32_t to) {
+int canon_run(canon_program *p, canon_step *step, int32_t from, int32_t to) {
   p->step = step;
-  p->pool = pool;
   p->fetched = from;
-  p->k = canon_pool_kernels(pool);
+  p->k = canon_pool_kernels(p->pool);
   p->begin = from;
   if (from == 0) atomic_store(&p->fault_n, 0);
   canon_job job = {.phases = (to < p->phase_n ? to : p->phase_n) - from, .prepare = prepare, .run = run, .ctx = p};
-  if (job.phases > 0) canon_pool_run(pool, &job);
+  if (job.phases > 0) canon_pool_run(p->pool, &job);
   return atomic_load(&p->fault_n);
 }

@@ -158,7 +158,11 @@ func (p *Program) add(op C.canon_op) {
 		return
 	}
 	if p.c == nil {
-		p.c = C.canon_program_new(C.int32_t(p.lim.Rows), C.int32_t(p.lim.LogitRows), C.int32_t(p.lim.Pages), C.int32_t(p.pool.threads))
+		if p.pool.c == nil {
+			p.fail("the pool is closed")
+			return
+		}
+		p.c = C.canon_program_new(C.int32_t(p.lim.Rows), C.int32_t(p.lim.LogitRows), C.int32_t(p.lim.Pages), p.pool.c)
 		if p.c == nil {
 			p.fail("out of memory")
 			return

@@ -24,13 +24,16 @@ typedef struct {
   int32_t routed, n;
   int32_t first;            // row and slot of the first one where there are no lists
   const int32_t *rows, *slots;  // [n] or null
-  int64_t first_chunk;
 } canon_item;
+
+// Consecutive chunks of a phase that are consecutive in one list: of a product's matrix, of an item.
+typedef struct { int64_t first; int32_t list; int64_t at; } canon_stretch;
+typedef struct { int32_t list; int64_t chunk; } canon_place;
 
 typedef struct { const float *inv; int32_t rot; double factor; const float *long_inv; double long_factor; float *cosine, *sine; } canon_angles;
 
 struct canon_program {
-  int32_t rows, logit_rows, pages, threads;
+  int32_t rows, logit_rows, pages, threads, nodes;
   canon_op *ops;            // operations in order, the builder's own included
   int32_t n, cap;
   canon_phase *phases;
@@ -61,7 +64,9 @@ struct canon_program {
   canon_pool *pool;
   int32_t fetched;                      // phase whose weights threads without work fetch
   int32_t first_n, run_n, item_n, split, split_blocks, parts, score_blocks;
-  int64_t *first_chunk;                 // [ops of a product phase + 1]
+  int64_t *chunks;                      // of each list of the phase: [ops of a product phase, or items]
+  canon_stretch *stretches;             // [lists * nodes]
+  int32_t stretch_n;
   int32_t *tiles_per_chunk;
   int32_t begin;                        // first phase of the running part
   _Atomic int32_t fault_n;
@@ -96,6 +101,12 @@ void canon_delta_needs(canon_program *p, const canon_op *op);
 void canon_delta_prepare(canon_program *p, const canon_op *op, int64_t *chunks);
 void canon_delta_chunk(canon_program *p, const canon_op *op, int64_t chunk, int32_t thread);
 void canon_attend_needs(canon_program *p, const canon_op *op);
+
+// Lays out the chunks of a phase whose lists have p->chunks; returns their number. The chunks of a memory node's threads come
+// one list after the other, its stretch of each: every thread then reads the same part of a matrix at each step, whatever
+// shares the phase, and Arena.Near puts that part near to it.
+int64_t canon_spread(canon_program *p, int32_t lists);
+canon_place canon_find(const canon_program *p, int64_t chunk);
 
 static inline int32_t canon_rows_of(const canon_program *p, int32_t logits) { return logits ? p->step->logit_rows : p->step->rows; }
 static inline void canon_halves(canon_program *p, const canon_matrix *m) { p->halves |= m->group != m->sub; }

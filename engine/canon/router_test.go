@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"sort"
+	"strings"
 	"testing"
 )
 
@@ -223,5 +224,19 @@ func TestTooManyBansAreRefused(t *testing.T) {
 	s.Banned = []*Ban{b}
 	if err := p.Run(s); !errors.Is(err, ErrBanned) {
 		t.Errorf("run with one expert left in the kept group: %v", err)
+	}
+	if err := b.Check(0); !errors.Is(err, ErrBanned) || !strings.Contains(err.Error(), "as few as 1 experts for its choice of 2") {
+		t.Errorf("check with one expert left in each group: %v", err)
+	}
+	// A group that is gone wholly is passed over.
+	whole := p.NewBan()
+	for _, id := range []int{2, 3} {
+		if err := whole.Add(0, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Banned[0] = whole
+	if err := errors.Join(whole.Check(0), p.NewBan().Check(0), p.Run(s)); err != nil {
+		t.Errorf("a whole group banned: %v", err)
 	}
 }

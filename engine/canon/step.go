@@ -76,39 +76,62 @@ func (s *Step) Rows() int { return len(s.Tokens) }
 
 // Ban is a set of experts by router (in the order of Program.Router calls) and id.
 type Ban struct {
-	at   []int    // first bit of each router
-	n    []int    // experts of each router
-	k    []int    // top-k of each router
-	bits []uint64 // one bit an expert over all routers
-	left []int    // experts not banned
+	routers []RouterSpec
+	at      []int    // first bit of each router
+	bits    []uint64 // one bit an expert over all routers
+	left    [][]int  // experts not banned, by router and group
 }
 
 // NewBan returns an empty set for a program's routers.
 func (p *Program) NewBan() *Ban {
-	b := &Ban{}
+	b := &Ban{routers: p.routers}
 	total := 0
 	for _, r := range p.routers {
-		b.at, b.n, b.k, b.left = append(b.at, total), append(b.n, r.Experts), append(b.k, r.TopK), append(b.left, r.Experts)
+		b.at, b.left = append(b.at, total), append(b.left, slices.Repeat([]int{r.Experts / r.Groups}, r.Groups))
 		total += r.Experts
 	}
 	b.bits = make([]uint64, (total+63)/64)
 	return b
 }
 
-// Add removes one expert of a router from the choice. The error wraps ErrBanned if too few would remain.
+// Add removes one expert of a router from the choice. The error wraps ErrBanned if too few would remain in all; see Check.
 func (b *Ban) Add(router, id int) error {
-	if router < 0 || router >= len(b.at) || id < 0 || id >= b.n[router] {
+	if router < 0 || router >= len(b.at) || id < 0 || id >= b.routers[router].Experts {
 		return fmt.Errorf("canon: ban: expert %d of router %d does not exist", id, router)
 	}
 	i := b.at[router] + id
 	if b.bits[i/64]>>(i%64)&1 == 1 {
 		return nil
 	}
-	if b.left[router] <= b.k[router] {
+	if b.leftOf(router) <= b.routers[router].TopK {
 		return fmt.Errorf("canon: ban: expert %d of router %d: %w", id, router, ErrBanned)
 	}
-	b.left[router]--
+	b.left[router][id*len(b.left[router])/b.routers[router].Experts]--
 	b.bits[i/64] |= 1 << (i % 64)
+	return nil
+}
+
+func (b *Ban) leftOf(router int) int {
+	n := 0
+	for _, left := range b.left[router] {
+		n += left
+	}
+	return n
+}
+
+// Check says whether a router that keeps only some groups of experts can find enough in any of them: a group without experts is
+// passed over, one with few is not. The error wraps ErrBanned.
+func (b *Ban) Check(router int) error {
+	spec := b.routers[router]
+	left := slices.DeleteFunc(slices.Clone(b.left[router]), func(n int) bool { return n == 0 })
+	slices.Sort(left)
+	fewest := 0
+	for _, n := range left[:min(spec.TopGroups, len(left))] {
+		fewest += n
+	}
+	if fewest < spec.TopK {
+		return fmt.Errorf("%w: of %d groups of experts %d count for a token, and these may hold as few as %d experts for its choice of %d: spread the ban over more groups, or ban whole ones", ErrBanned, spec.Groups, spec.TopGroups, fewest, spec.TopK)
+	}
 	return nil
 }
 
@@ -151,8 +174,8 @@ func (m *stepMemory) allocate(a *Arena, lim Limits, routers []RouterSpec) error 
 
 // First is the first router that has banned experts; -1 without any.
 func (b *Ban) First() int {
-	for r, left := range b.left {
-		if left < b.n[r] {
+	for r, spec := range b.routers {
+		if b.leftOf(r) < spec.Experts {
 			return r
 		}
 	}
@@ -323,7 +346,7 @@ func (p *Program) run(s *Step, router int, load func(), ready func(router int) e
 	clear(m.faults[:2*len(s.Tokens)])
 	faults, from, all := C.int(0), C.int32_t(0), C.int32_t(1<<30)
 	if load != nil {
-		C.canon_run(p.pool.c, p.c, &c, 0, 1) // what all layers read: the angles of the positions
+		C.canon_run(p.c, &c, 0, 1) // what all layers read: the angles of the positions
 		from = C.canon_program_stop(p.c, 0)
 		for range first {
 			from = C.canon_program_stop(p.c, from+1)
@@ -332,17 +355,17 @@ func (p *Program) run(s *Step, router int, load func(), ready func(router int) e
 		load()
 	}
 	if ready == nil {
-		faults = C.canon_run(p.pool.c, p.c, &c, from, all)
+		faults = C.canon_run(p.c, &c, from, all)
 	} else {
 		stop := C.canon_program_stop(p.c, from)
 		for _, t := range p.tables[first:] {
-			C.canon_run(p.pool.c, p.c, &c, from, stop)
+			C.canon_run(p.c, &c, from, stop)
 			if err := ready(t.router); err != nil {
 				return err
 			}
 			from, stop = stop, C.canon_program_stop(p.c, stop+1)
 		}
-		faults = C.canon_run(p.pool.c, p.c, &c, from, all)
+		faults = C.canon_run(p.c, &c, from, all)
 	}
 	if faults == 0 {
 		return nil

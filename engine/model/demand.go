@@ -66,11 +66,15 @@ func (m *Model) openDemand(checkpoint *weights.Checkpoint, all [][]weights.Recor
 		return fmt.Errorf("model: cache of experts: %w", err)
 	}
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(block)))) & (tier.Align - 1)
+	block = block[skip:][:slots*size]
+	for at := int64(0); at < slots*size; at += size {
+		m.arena.Settle(all[0][0].Layout, block[at:])
+	}
 	d := &demand{}
 	if d.reader, err = checkpoint.RecordReader(); err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
-	if d.store, err = tier.New(layers, block[skip:][:slots*size], recordReaders, d.reader.Read); err != nil {
+	if d.store, err = tier.New(layers, block, recordReaders, d.reader.Read); err != nil {
 		return errors.Join(fmt.Errorf("model: %w", err), d.reader.Close())
 	}
 	m.demand, m.tiers = d, d.store

@@ -117,7 +117,7 @@ func (l *loader) ready(module string, rows, cols int) (*canon.Matrix, error) {
 	if !ok || l.dequantised || layout.Rows != rows || layout.Cols != cols {
 		return nil, nil
 	}
-	block, err := l.arena.Bytes(int(layout.Bytes()))
+	block, err := l.arena.Room(layout)
 	if err != nil {
 		return nil, fmt.Errorf("model: loading %s: %w", module, err)
 	}
@@ -134,7 +134,7 @@ func (l *loader) readyRecord(modules [3]string, inner int) (*canon.Record, error
 	if err != nil || !ok || l.dequantised || place.Layout.Gate.Rows != inner || place.Layout.Gate.Cols != l.spec.Hidden {
 		return nil, err
 	}
-	block, err := l.arena.Bytes(int(place.Layout.Bytes()))
+	block, err := l.arena.Room(place.Layout)
 	if err != nil {
 		return nil, fmt.Errorf("model: loading %s: %w", modules[0], err)
 	}
@@ -282,32 +282,20 @@ func (l *loader) bare(to **canon.Matrix, name string, rows, cols int) job {
 // table returns a job that reads the experts of each token. A container keeps it as a vector of floats, which hold the ids
 // exactly.
 func (l *loader) table(to *[]int32, name string) job {
-	m, n := l.spec.MoE, l.spec.Vocab*l.spec.MoE.TopK
+	n := l.spec.Vocab * l.spec.MoE.TopK
 	ids := func() ([]int32, error) {
-		var list []int32
 		if t, ok := l.checkpoint.Tensor(name); ok && t.Type == "F32" {
 			values, err := l.checkpoint.Vector(name, n)
 			if err != nil {
 				return nil, err
 			}
-			for _, v := range values {
-				list = append(list, int32(min(max(v, -1), float32(m.Experts))))
-			}
-		} else {
-			values, err := l.checkpoint.Integers(name, n)
-			if err != nil {
-				return nil, err
-			}
-			for _, v := range values {
-				list = append(list, int32(min(max(v, -1), int64(m.Experts))))
-			}
+			return expertIDs(name, values, l.spec.MoE.TopK, l.spec.MoE.Experts)
 		}
-		for i, id := range list {
-			if id < 0 || int(id) >= m.Experts {
-				return nil, fmt.Errorf("model: tensor %s: token %d goes to an expert outside 0 to %d; download the file again", name, i/m.TopK, m.Experts-1)
-			}
+		values, err := l.checkpoint.Integers(name, n)
+		if err != nil {
+			return nil, err
 		}
-		return list, nil
+		return expertIDs(name, values, l.spec.MoE.TopK, l.spec.MoE.Experts)
 	}
 	j := l.vector(nil, name, n)
 	j.item.Sources = func(*weights.Scratch) ([]canon.Source, error) {
@@ -324,6 +312,18 @@ func (l *loader) table(to *[]int32, name string) job {
 		return err
 	}
 	return j
+}
+
+// expertIDs are the values of a table [tokens, k] of experts.
+func expertIDs[T float32 | int64](name string, values []T, k, experts int) ([]int32, error) {
+	list := make([]int32, len(values))
+	for i, v := range values {
+		if !(v >= 0 && v < T(experts)) || v != T(int32(v)) {
+			return nil, fmt.Errorf("model: tensor %s: token %d goes to expert %v, which is none of 0 to %d; download the file again", name, i/k, v, experts-1)
+		}
+		list[i] = int32(v)
+	}
+	return list, nil
 }
 
 // either returns the first name, or the prefix of names, that the checkpoint has a tensor for; the first one if it has none.

@@ -108,12 +108,14 @@ func (m *Model) load(ctx context.Context, checkpoint *weights.Checkpoint, list [
 			l.note(r.Modules[:], r.Layout.Gate, r.Layout.Up, r.Layout.Down)
 		}
 	}
+	var err error
+	if m.pool, err = canon.NewPool(s.Threads, s.isa); err != nil {
+		return fmt.Errorf("model: %w", err)
+	}
+	m.arena.Near(m.pool)
 	t, err := l.load(ctx, runtime.GOMAXPROCS(0), progress)
 	if err != nil {
 		return err
-	}
-	if m.pool, err = canon.NewPool(s.Threads, s.isa); err != nil {
-		return fmt.Errorf("model: %w", err)
 	}
 	m.caches = map[cacheName]*canon.KV{}
 	for name, cache := range spec.caches(s.kv, s.pages) {
@@ -270,7 +272,7 @@ func (m *Model) ZeroPage(page int32) {
 type Expert struct{ Layer, ID int }
 
 // NewBan makes a set of experts for Batch.Banned. An expert that does not exist is an error, and so is leaving a layer
-// fewer experts than its router must choose (canon.ErrBanned).
+// fewer experts than its router must choose (canon.ErrBanned), counted in the groups that its router may keep.
 func (m *Model) NewBan(experts []Expert) (*Ban, error) {
 	ban := m.forward.program.NewBan()
 	for _, e := range experts {
@@ -280,6 +282,11 @@ func (m *Model) NewBan(experts []Expert) (*Ban, error) {
 		}
 		if err := ban.Add(router, e.ID); err != nil {
 			return nil, fmt.Errorf("model: layer %d: %w", e.Layer, err)
+		}
+	}
+	for router, layer := range m.info.Shape.Layers {
+		if err := ban.Check(router); err != nil {
+			return nil, fmt.Errorf("model: ban: layer %d: %w", layer, err)
 		}
 	}
 	return ban, nil

@@ -272,6 +272,22 @@ func TestNonFiniteRowsAreFaultsOfTheirOwn(t *testing.T) {
 	}
 }
 
+func TestTablesOfExpertsHoldWholeNumbersInRange(t *testing.T) {
+	if got, err := expertIDs("t", []float32{0, 3, 2, 1}, 2, 4); err != nil || !slices.Equal(got, []int32{0, 3, 2, 1}) {
+		t.Errorf("ids %v, %v", got, err)
+	}
+	for _, v := range []float32{-1, -0.5, 0.5, 4, 1e30, float32(math.NaN()), float32(math.Inf(1))} {
+		if _, err := expertIDs("t", []float32{0, 1, v}, 2, 4); err == nil || !strings.Contains(err.Error(), "tensor t: token 1 goes to expert") {
+			t.Errorf("expert %v: %v", v, err)
+		}
+	}
+	for _, v := range []int64{-1, 4, 1 << 40} {
+		if _, err := expertIDs("t", []int64{v}, 2, 4); err == nil || !strings.Contains(err.Error(), "token 0 goes to expert") {
+			t.Errorf("expert %d: %v", v, err)
+		}
+	}
+}
+
 // configured copies a checkpoint and replaces a piece of its config.json.
 func configured(t *testing.T, from, old, new string) string {
 	t.Helper()
