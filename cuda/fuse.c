@@ -7,9 +7,10 @@
 // codes of rows that are quantised inside a product.
 #include <string.h>
 #include "launches.h"
+#include "kernels/experts.h"
 
 // Geometry is that of the comments in the kernels' sources; where one or the other is faster was measured on an H200.
-enum { FEW_ROWS = 8, FEW_DENSE = 64, FLOAT_ROWS = 8, WIDE_OUTPUTS = 8192, HEAD_WARPS = 4, HEAD_DIM = 256, MOST_EXPERTS = 512, MOST_CHOSEN = 16 };
+enum { FEW_ROWS = 8, FEW_DENSE = 64, FEW_AN_EXPERT = 48, FLOAT_ROWS = 8, WIDE_OUTPUTS = 8192, HEAD_WARPS = 4, HEAD_DIM = 256, MOST_EXPERTS = 512, MOST_CHOSEN = 16 };
 
 static covey_launch *early(covey_launch *at, const covey_place *d) { at[-1].overlap = d->overlap; return at; }
 static int same(const canon_buffer *a, const canon_buffer *b) { return a->data == b->data && a->width == b->width; }
@@ -29,9 +30,9 @@ static int32_t variant_of_record(const canon_record *r) {
 }
 
 // Shared memory of matmul.cuh: few_memory and Many<F, mw>::memory.
-static int64_t few_memory(const canon_matrix *m, int32_t tiles, int32_t parts, int32_t rows) {
+static int64_t few_memory(const canon_matrix *m, int32_t tiles, int32_t rows) {
   int64_t cols = (int64_t)m->groups * m->group, segments = covey_ceil((int32_t)cols, CANON_SEGMENT);
-  return rows * ((cols + 127) / 128 * 128 + 64) + m->groups * FEW_ROWS * 8 + parts * tiles * segments * 16 * FEW_ROWS * 4 + (parts == 2 ? FEW_ROWS * (tiles * 16 + 4) * 4 : 0);
+  return rows * ((cols + 127) / 128 * 128 + 64) + m->groups * FEW_ROWS * 8 + tiles * segments * 16 * FEW_ROWS * 4;
 }
 static int64_t many_memory(const canon_matrix *m, int32_t mw) {
   int64_t columns = 256 / mw, groups = 128 / m->group, stage = 2 * mw * groups * covey_block(m->form, m->group, m->scale_form) + columns * 128 + groups * columns * 8;
@@ -64,7 +65,7 @@ static covey_launch *row_products(const canon_op *o, int32_t n, covey_rows *f, c
     f->first[i] = blocks;
     blocks += covey_ceil(o[i].m.rows, each * COVEY_TILE);
   }
-  int64_t shared = few_memory(first, each, 1, most) + (f->made == COVEY_NORMED && most == 1 ? 4 * (int64_t)f->src.width : 0);
+  int64_t shared = few_memory(first, each, most) + (f->made == COVEY_NORMED && most == 1 ? 4 * (int64_t)f->src.width : 0);
   if (shared > d->shared) { *used = 0; return 0; }
   at = launch(at, COVEY_K_rows_int4_g32 + v, o[0].label, blocks, covey_ceil(rows, FEW_ROWS), 1, 256, shared);
   at[-1].more[0] = most;
@@ -96,21 +97,34 @@ covey_launch *covey_fast_product(const canon_op *op, const covey_bucket *b, cons
   return put(at, COVEY_K_matmul_many_int4_g32 + v, op, covey_ceil(op->m.rows, 128), covey_ceil(rows, 64), 1, 256, many_memory(&op->m, 4));
 }
 
+// Experts of few rows each, as experts_few.cu takes them: two blocks a multiprocessor where their rings have room for two slots a warp,
+// or one.
+static covey_launch *experts_few(const canon_op *op, const canon_record *r, int32_t routed, int32_t rows, int32_t k, int32_t items, const covey_place *d, covey_launch *at, int32_t v) {
+  int32_t most = at_most(rows, COVEY_FEW_ROWS) > 8 ? COVEY_FEW_ROWS : 8, passes = items + rows * k / most;
+  for (int32_t down = 0; down < 2; down++) {
+    const canon_matrix *m = down ? &r->down : &r->gate;
+    int32_t slot = CANON_SEGMENT / m->group * covey_block(m->form, m->group, m->scale_form), each = 2, shared, slots;
+    int32_t fixed = covey_few_of(m->group, m->groups * m->group, slot, most, 0, passes).bytes;
+    for (;; each--) {
+      if (!each) return 0;
+      shared = (d->shared + 1024) / each - 1024;               // a block takes 1 KiB more than it asks for
+      slots = at_most((shared - fixed) / slot, COVEY_FEW_SLOTS) / COVEY_FEW_WARPS * COVEY_FEW_WARPS;
+      if (slots >= 2 * COVEY_FEW_WARPS || (each == 1 && slots >= COVEY_FEW_WARPS)) break;
+    }
+    at = early(put(at, (down ? COVEY_K_down_few_int4_g32 : COVEY_K_up_few_int4_g32) + v, op, each * d->multiprocessors, 1, 1, COVEY_FEW_THREADS, fixed + slots * slot), d);
+    at[-1].more[0] = routed;
+    at[-1].more[1] = most | slots << 8;
+  }
+  return at;
+}
+
 covey_launch *covey_fast_experts(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t routed, covey_launch *at) {
   const canon_record *r = routed ? &op->routed : &op->shared;
   int32_t v = variant_of_record(r), rows = rows_of(b, op->dst.logits);
+  covey_launch *few;
   if (!(d->fast & COVEY_FAST_EXPERTS) || v < 0) return 0;
-  int32_t k = routed ? op->i[1] : 1, items = routed ? at_most(op->i[0], rows * k) : 1, mw = r->gate.group == 128 ? 8 : 4;
-  int64_t up = few_memory(&r->gate, mw, 2, FEW_ROWS), down = few_memory(&r->down, 2, 1, FEW_ROWS);
-  if (rows == 1 && up <= d->shared && down <= d->shared) {
-    at = early(put(at, COVEY_K_up_few_int4_g32 + v, op, covey_ceil(r->gate.rows, 16 * mw), items, 1, 512, up), d);
-    at[-1].more[0] = routed;
-    at[-1].more[1] = INT32_MAX;
-    at = early(put(at, COVEY_K_down_few_int4_g32 + v, op, covey_ceil(r->down.rows, 32), items, 1, 256, down), d);
-    at[-1].more[0] = routed;
-    at[-1].more[1] = INT32_MAX;
-    return at;
-  }
+  int32_t k = routed ? op->i[1] : 1, experts = routed ? op->i[0] : 1, items = at_most(experts, rows * k), mw = r->gate.group == 128 ? 8 : 4;
+  if (rows * k <= FEW_AN_EXPERT * experts && (few = experts_few(op, r, routed, rows, k, items, d, at, v))) return few;
   // Every item has one column tile begun; the others are full.
   at = put(at, COVEY_K_up_many_int4_g32 + v, op, covey_ceil(r->gate.rows, 16 * mw), items + rows * k / (256 / mw), 1, 256, many_memory(&r->gate, mw));
   at[-1].more[0] = routed;

@@ -50,7 +50,7 @@ static void check(int form, int group, run_few few, run_many many, int memory_of
     canon_op op;
     memset(&op, 0, sizeof op);
     op.m = m; op.m.codes = w; op.dst.width = op.dst.stride = outs; op.dst.data = device<float>((size_t)most * outs);
-    int memory_of_few = few_memory(m.groups, group, DENSE_TILES, 1, 8);
+    int memory_of_few = few_memory(m.groups, group, DENSE_TILES, 8);
     CHECK(cudaFuncSetAttribute((const void *)few, cudaFuncAttributeMaxDynamicSharedMemorySize, memory_of_few));
     CHECK(cudaFuncSetAttribute((const void *)many, cudaFuncAttributeMaxDynamicSharedMemorySize, memory_of_many));
     for (int rows : {1, 3, 8, 9, 64, 100})

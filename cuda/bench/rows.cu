@@ -2,6 +2,7 @@
 #define COVEY_ONE_FORM
 #include "bench.h"
 #include "../kernels/experts.cu"
+#include "../kernels/experts_few.cu"
 #include "../kernels/matmul.cu"
 
 static void quantise_rows(const std::vector<float> &x, int rows, int cols, int group, std::vector<int8_t> &q, std::vector<float> &s, std::vector<int32_t> &sum) {
@@ -13,6 +14,31 @@ static void quantise_rows(const std::vector<float> &x, int rows, int cols, int g
 }
 
 struct shape { const char *name; int hidden, inner, experts, k; };
+
+// As fuse.c launches them.
+struct few { int rows, slots, blocks, bytes; };
+static few few_of(const canon_matrix &m, int rows, int passes) {
+  few f;
+  const int most = 232448, slot = CANON_SEGMENT / m.group * covey_block(m.form, m.group, m.scale_form);
+  f.rows = rows > 8 ? COVEY_FEW_ROWS : 8;
+  for (int each : {2, 1}) {
+    const int fixed = covey_few_of(m.group, m.groups * m.group, slot, f.rows, 0, passes).bytes;
+    f.slots = std::min(((most + 1024) / each - 1024 - fixed) / slot, (int)COVEY_FEW_SLOTS) / COVEY_FEW_WARPS * COVEY_FEW_WARPS;
+    f.blocks = 132 * each;
+    f.bytes = fixed + f.slots * slot;
+    if (f.slots >= 2 * COVEY_FEW_WARPS) break;
+  }
+  return f;
+}
+static void launch_few(void (*k)(canon_op, const covey_program *, int, int), const few &f, const canon_op &op, const covey_program *p, cudaStream_t s) {
+  cudaLaunchConfig_t c = {};
+  c.gridDim = dim3(f.blocks); c.blockDim = dim3(COVEY_FEW_THREADS); c.dynamicSmemBytes = f.bytes; c.stream = s;
+  cudaLaunchAttribute a[1];
+  a[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  a[0].val.programmaticStreamSerializationAllowed = 1;
+  c.attrs = a; c.numAttrs = 1;
+  CHECK(cudaLaunchKernelEx(&c, k, op, p, 1, f.rows | f.slots << 8));
+}
 
 static void experts(const shape &sh, double probe) {
   const int H = sh.hidden, I = sh.inner, E = sh.experts, K = sh.k, group = 64, layers = 3;
@@ -43,7 +69,7 @@ static void experts(const shape &sh, double probe) {
   memset(&op, 0, sizeof op);
   op.routed.gate = gate; op.routed.up = up; op.routed.down = down; op.dst.width = H; op.dst.stride = H;
 
-  for (int rows : {1, 2, 4, 8, 16, 32, 64, 128, 512, 4096}) {
+  for (int rows : {1, 2, 4, 8, 16, 32, 64, 128, 512, 1024, 4096}) {
     std::vector<std::vector<int>> of(E);
     for (int r = 0; r < rows; r++) {
       std::vector<int> chosen;
@@ -65,25 +91,26 @@ static void experts(const shape &sh, double probe) {
     p.step.rows = rows;
     CHECK(cudaMemcpy(dp, &p, sizeof p, cudaMemcpyHostToDevice));
     for (bool many : {false, true}) {
-      if (!many && rows > 512) continue;
-      int block = 64 * 8 + 32, S1 = covey_ceil(H, 512), S2 = covey_ceil(I, 512);
+      if (!many && rows > 1024) continue;
+      int block = 64 * 8 + 32;
       using F = Form<CANON_INT4, 64, CANON_F16>;
-      int mem_up = many ? Many<F, 4>::memory(block) : few_memory(gate.groups, group, 4, 2, 8), mem_down = many ? Many<F, 4>::memory(block) : few_memory(down.groups, group, FEW_TILES_DOWN, 1, 8);
-      (void)S1; (void)S2;
-      for (auto f : {covey_up_few_int4_g64, covey_up_many_int4_g64}) CHECK(cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, std::max(mem_up, 100000)));
-      for (auto f : {covey_down_few_int4_g64, covey_down_many_int4_g64}) CHECK(cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, std::max(mem_down, 100000)));
+      const int memory = Many<F, 4>::memory(block), passes = n + rows * K / (rows > 8 ? COVEY_FEW_ROWS : 8);
+      const few few_up = few_of(gate, rows, passes), few_down = few_of(down, rows, passes);
+      CHECK(cudaFuncSetAttribute(covey_up_few_int4_g64, cudaFuncAttributeMaxDynamicSharedMemorySize, few_up.bytes));
+      CHECK(cudaFuncSetAttribute(covey_down_few_int4_g64, cudaFuncAttributeMaxDynamicSharedMemorySize, few_down.bytes));
+      for (auto f : {covey_up_many_int4_g64, covey_down_many_int4_g64}) CHECK(cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, memory));
       int columns = 64, tiles = 0;
       for (auto &it : items) tiles += covey_ceil(it.n, columns);
       auto run = [&](int i, cudaStream_t s, int which) {
         canon_op o = op;
         o.table = dtable + (size_t)(i % layers) * E;
         if (which & 1) {
-          if (many) covey_up_many_int4_g64<<<dim3(covey_ceil(I, 64), tiles), 256, mem_up, s>>>(o, dp, 1, 0);
-          else covey_up_few_int4_g64<<<dim3(covey_ceil(I, 64), n), FEW_WARPS_UP * 32, mem_up, s>>>(o, dp, 1, 1 << 30);
+          if (many) covey_up_many_int4_g64<<<dim3(covey_ceil(I, 64), tiles), 256, memory, s>>>(o, dp, 1);
+          else launch_few(covey_up_few_int4_g64, few_up, o, dp, s);
         }
         if (which & 2) {
-          if (many) covey_down_many_int4_g64<<<dim3(covey_ceil(H, 128), tiles), 256, mem_down, s>>>(o, dp, 1, 0);
-          else covey_down_few_int4_g64<<<dim3(covey_ceil(H, 16 * FEW_TILES_DOWN), n), FEW_WARPS_DOWN * 32, mem_down, s>>>(o, dp, 1, 1 << 30);
+          if (many) covey_down_many_int4_g64<<<dim3(covey_ceil(H, 128), tiles), 256, memory, s>>>(o, dp, 1);
+          else launch_few(covey_down_few_int4_g64, few_down, o, dp, s);
         }
       };
       CHECK(cudaMemset(p.routed_out, 0xff, (size_t)rows * K * H * 4));
@@ -128,7 +155,7 @@ static void dense(int form, int group, int cols, int outs, double probe) {
   canon_op op;
   memset(&op, 0, sizeof op);
   op.m = m; op.dst.width = outs; op.dst.stride = outs; op.dst.data = device<float>((size_t)most * outs);
-  int block = covey_block(form, group, CANON_F16), mem_few = few_memory(m.groups, group, DENSE_TILES, 1, 8), mem_many = form == CANON_INT4 ? Many<Form<CANON_INT4, 64, CANON_F16>, 4>::memory(block) : Many<Form<CANON_INT8, 32, CANON_F16>, 4>::memory(block);
+  int block = covey_block(form, group, CANON_F16), mem_few = few_memory(m.groups, group, DENSE_TILES, 8), mem_many = form == CANON_INT4 ? Many<Form<CANON_INT4, 64, CANON_F16>, 4>::memory(block) : Many<Form<CANON_INT8, 32, CANON_F16>, 4>::memory(block);
   auto few = form == CANON_INT4 ? covey_rows_int4_g64 : covey_rows_int8_g32;
   auto many = form == CANON_INT4 ? covey_matmul_many_int4_g64 : covey_matmul_many_int8_g32;
   CHECK(cudaFuncSetAttribute(few, cudaFuncAttributeMaxDynamicSharedMemorySize, mem_few));
@@ -164,6 +191,7 @@ static void dense(int form, int group, int cols, int outs, double probe) {
 
 void bench_rows(double probe) {
   experts({"A3B", 2048, 768, 128, 8}, probe);
+  experts({"OLMoE", 2048, 1024, 64, 8}, probe);
   dense(CANON_INT4, 64, 2048, 5120, probe);
   dense(CANON_INT4, 64, 4096, 2048, probe);
   dense(CANON_INT8, 32, 576, 1000, probe);

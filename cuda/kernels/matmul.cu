@@ -88,7 +88,7 @@ template <class F> __device__ __forceinline__ void rows_product(const covey_rows
   v.n = 0;
   v.most = most;
   v.tiles = tiles;
-  product_few<F, PRODUCT_DENSE, 0>(v, ((int)blockIdx.x - f.first[k]) * tiles, [&](int8_t *q, int stride, covey_pair *pairs) {
+  product_few<F>(v, ((int)blockIdx.x - f.first[k]) * tiles, [&](int8_t *q, int stride, covey_pair *pairs) {
     if (f.made == COVEY_NORMED && f.norm)      // into the first-level cache, before the row is there
       for (int i = threadIdx.x * 32; i < f.src.width; i += blockDim.x * 32) touch(__ldg(f.norm + i));
     wait_for_previous();

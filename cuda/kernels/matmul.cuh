@@ -124,10 +124,10 @@ template <class F> struct segment_few {
 };
 
 CANON_FN int32_t few_stride(int32_t cols) { return (cols + 127) / 128 * 128 + 64; }   // rows of codes fall into other banks
-// Shared memory of a block: codes, pairs, sums of segments, inner values.
-CANON_FN int32_t few_memory(int32_t groups, int32_t group, int32_t tiles, int32_t parts, int32_t rows) {
+// Shared memory of a block: codes, pairs, sums of segments.
+CANON_FN int32_t few_memory(int32_t groups, int32_t group, int32_t tiles, int32_t rows) {
   int32_t segments = covey_ceil(groups * group, CANON_SEGMENT);
-  return rows * few_stride(groups * group) + groups * FEW_ROWS * 8 + parts * tiles * segments * 16 * FEW_ROWS * 4 + (parts == 2 ? FEW_ROWS * (tiles * 16 + 4) * 4 : 0);
+  return rows * few_stride(groups * group) + groups * FEW_ROWS * 8 + tiles * segments * 16 * FEW_ROWS * 4;
 }
 
 // Codes of p.n rows into shared memory, as a quantisation left them: q [row][stride], pairs [group][FEW_ROWS]. Whole blocks.
@@ -145,32 +145,30 @@ template <class F> __device__ __forceinline__ void read_codes(const product &p, 
   }
 }
 
-// A block's TILES tiles of 16 outputs (0: p.tiles of them) from tile0. ready(q, stride, pairs) is called when weights have been asked for; it
-// fills in the rows of p (n may be 0: nothing is to be done) and their codes.
-template <class F, int KIND, int TILES_, class READY> __device__ __forceinline__ void product_few(product &p, int tile0, READY ready) {
+// p.tiles tiles of 16 outputs from tile0. ready(q, stride, pairs) is called when weights have been asked for; it fills in the rows
+// of p (n may be 0: nothing is to be done) and their codes.
+template <class F, class READY> __device__ __forceinline__ void product_few(product &p, int tile0, READY ready) {
   COVEY_MEMORY(memory);
-  const int TILES = TILES_ ? TILES_ : p.tiles, WARPS = blockDim.x >> 5;
-  const int groups = p.m.groups, cols = groups * F::group, stride = few_stride(cols), segments = covey_ceil(groups, F::segment), parts = KIND == PRODUCT_UP ? 2 : 1;
+  const int warps = blockDim.x >> 5, groups = p.m.groups, cols = groups * F::group, stride = few_stride(cols), segments = covey_ceil(groups, F::segment);
   const int block = F::codes + 16 * covey_form_bytes(p.m.scale_form), tiles = covey_ceil(p.m.rows, 16);
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, units = parts * TILES * segments;
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, units = p.tiles * segments;
   segment_few<F> held;
   auto ask = [&](int u) {
-    const int s = u % segments, t = u / segments % TILES, first = s * F::segment;
-    const uint8_t *w = (u / segments / TILES ? p.w2 : p.w) + ((int64_t)(tile0 + t) * groups + first) * block;
-    if (tile0 + t < tiles) held.load(w, block, p.m.scale_form, min(groups - first, (int)F::segment), lane);
+    const int t = u / segments, first = u % segments * F::segment;
+    if (tile0 + t < tiles) held.load(p.w + ((int64_t)(tile0 + t) * groups + first) * block, block, p.m.scale_form, min(groups - first, (int)F::segment), lane);
   };
   if (warp < units) ask(warp);
   // Codes first, of as many rows as there may be: where they end does not depend on the step.
   int8_t *q = (int8_t *)memory;
   covey_pair *pairs = (covey_pair *)(memory + p.most * stride);
-  float *part = (float *)(pairs + groups * FEW_ROWS), *inner = part + parts * TILES * segments * 16 * FEW_ROWS;
+  float *part = (float *)(pairs + groups * FEW_ROWS);
   ready(q, stride, pairs);
   if (p.n <= 0) return;
   __syncthreads();
   const int8_t *mine = q + ((lane >> 2) < p.n ? lane >> 2 : 0) * stride;
   #pragma unroll 1
-  for (int u = warp; u < units; u += WARPS) {
-    const int s = u % segments, t = u / segments % TILES, first = s * F::segment;
+  for (int u = warp; u < units; u += warps) {
+    const int t = u / segments, s = u % segments, first = s * F::segment;
     if (u != warp) ask(u);
     if (tile0 + t >= tiles) continue;
     float acc[4];
@@ -180,30 +178,19 @@ template <class F, int KIND, int TILES_, class READY> __device__ __forceinline__
     *(float2 *)(to + 8 * FEW_ROWS) = make_float2(acc[2], acc[3]);
   }
   __syncthreads();
-  auto total = [&](int part2, int t, int row, int col) {
-    const float *from = part + (((part2 * TILES + t) * segments) * 16 + row) * FEW_ROWS + col;
-    float tot = 0;
-    for (int s = 0; s < segments; s++) tot = tot + from[s * 16 * FEW_ROWS];
-    return tot;
-  };
-  for (int i = threadIdx.x; i < TILES * 16 * FEW_ROWS; i += WARPS * 32) {
-    int row = i % 16, t = i / 16 % TILES, col = i / 16 / TILES, out = (tile0 + t) * 16 + row;
+  for (int i = threadIdx.x; i < p.tiles * 16 * FEW_ROWS; i += warps * 32) {
+    const int row = i % 16, t = i / 16 % p.tiles, col = i / 16 / p.tiles, out = (tile0 + t) * 16 + row;
     if (col >= p.n || out >= p.m.rows) continue;
-    if (KIND == PRODUCT_UP) {
-      inner[col * (TILES * 16 + 4) + t * 16 + row] = gated(p, total(0, t, row, col), total(1, t, row, col), out);
-    } else {
-      float v = total(0, t, row, col);
-      if (p.bias) v = v + p.bias[out];
-      p.y[row_out(p, col) * p.stride + out] = v;
-      if (p.sum) {
-        float *to = p.sum + row_out(p, col) * p.sum_stride + out;
-        *to = __ldcg(to) + v;
-      }
+    const float *from = part + (t * segments * 16 + row) * FEW_ROWS + col;
+    float v = 0;
+    for (int s = 0; s < segments; s++) v = v + from[s * 16 * FEW_ROWS];
+    if (p.bias) v = v + p.bias[out];
+    p.y[row_out(p, col) * p.stride + out] = v;
+    if (p.sum) {
+      float *to = p.sum + row_out(p, col) * p.sum_stride + out;
+      *to = __ldcg(to) + v;
     }
   }
-  if (KIND != PRODUCT_UP) return;
-  __syncthreads();
-  store_inner<F, (TILES_ ? TILES_ : 1) * 16>(p, inner, FEW_ROWS, 0, tile0 * 16, warp, WARPS, lane);
 }
 
 // ---- many rows ---------------------------------------------------------------------------------------------------------
