@@ -333,9 +333,9 @@ func TestAConversationOf250MessagesScrolls(t *testing.T) {
 		t.Fatalf("%d messages are shown", n)
 	}
 	scrolled := b.during(func() {
-		for range 40 {
-			eval[float64](b, `(document.getElementById("scroll").scrollBy(0, -1500), document.getElementById("scroll").scrollTop)`)
-			time.Sleep(30 * time.Millisecond)
+		for range 120 { // 33,000 pixels a second, several times what a wheel gives
+			eval[bool](b, `(document.getElementById("scroll").scrollBy(0, -500), true)`)
+			time.Sleep(15 * time.Millisecond)
 		}
 	})
 	if !eval[bool](b, `!document.getElementById("jump").hidden`) {

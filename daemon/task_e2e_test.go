@@ -116,7 +116,7 @@ func (b *tab) during(do func()) mainTasks {
 	}
 	end := 0.0 // of the part before
 	for _, e := range events {
-		inside := e.Pid == longest.Pid && e.Tid == longest.Tid && e.Ts >= longest.Ts && e.Ts < longest.Ts+longest.Dur && e.Name != task
+		inside := e.Pid == longest.Pid && e.Tid == longest.Tid && e.Ts >= longest.Ts && e.Ts < longest.Ts+longest.Dur && e.Name != task && e.Name != "Receive mojo message"
 		if inside && e.Ts >= end && e.Tdur >= 500 {
 			out.longest += fmt.Sprintf("%s %.1f, ", e.Name, e.Tdur/1000)
 			end = e.Ts + e.Dur

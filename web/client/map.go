@@ -33,9 +33,10 @@ type expertMap struct {
 	hidden   uint32 // steps of the legend that are switched off
 	match    []bool // what a search found; nil = no search
 	sort     mapview.Sort
-	order    *mapview.Order // where cells are drawn; nil = by number
-	stale    bool           // colours must be made anew
-	asked    bool           // the next paint draws, whenever the last one was
+	order    *mapview.Order    // where cells are drawn; nil = by number
+	ordering *mapview.Ordering // the order that was last asked for
+	stale    bool              // colours must be made anew
+	asked    bool              // the next paint draws, whenever the last one was
 	drawn    float64
 	asking   bool   // where the weights are has been asked within tierEvery
 	legend   string // labels that the legend shows
@@ -183,6 +184,9 @@ func (m *expertMap) survey(frame []byte) error {
 	m.data = mapview.NewData(f, m.data, clock())
 	m.view.Cols, m.view.Rows = f.Shape.Experts, len(f.Shape.Layers)
 	m.pixels = make([]byte, 4*m.data.Cells())
+	if m.order != nil && len(m.order.Cells) != m.data.Cells() {
+		m.order = nil // of another model
+	}
 	m.draw.fit(m.view.Cols, m.view.Rows)
 	for _, id := range []string{"map-topic", "map-other"} {
 		pick := dom.ID(id)
@@ -239,14 +243,34 @@ func (m *expertMap) show(mode mapview.Mode) {
 	m.resort()
 }
 
-// resort puts the experts of every layer in order anew. A live mode keeps its order while it runs: cells that jump about
-// cannot be read.
+// sortedAtOnce is how many cells one task puts in order.
+const sortedAtOnce = 4096
+
+// resort puts the experts of every layer in order anew, some layers in a task; until then they stand as before. A live mode
+// keeps its order while it runs: cells that jump about cannot be read.
 func (m *expertMap) resort() {
 	if m.data == nil {
 		return
 	}
+	ordering := m.data.Ordering(m.sort, m.mode, m.topic, clock())
+	m.ordering = ordering
+	var next func()
+	next = func() {
+		switch {
+		case m.ordering != ordering: // another one has been asked for
+		case ordering.Sort(sortedAtOnce):
+			m.reorder(ordering.Order())
+		default:
+			dom.After(0, next)
+		}
+	}
+	next()
+}
+
+// reorder shows another order; cursor and light stay at their experts.
+func (m *expertMap) reorder(order *mapview.Order) {
 	before := m.order
-	m.order = m.data.Order(m.sort, m.mode, m.topic, clock())
+	m.order = order
 	move := func(at [2]int) [2]int {
 		if at[0] < 0 {
 			return at
@@ -460,6 +484,9 @@ func (m *expertMap) render() {
 	m.asked, m.drawn = false, now
 	if m.stale || glowing && now-m.colored > recolorEvery && (m.mode == mapview.Heat || m.mode == mapview.Imbalance || m.mode == mapview.Recency) {
 		m.color(now)
+		m.asked = true
+		m.paint.Request() // the drawing is a task of its own
+		return
 	}
 	if m.moved {
 		m.moved = false

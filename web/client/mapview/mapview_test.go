@@ -197,7 +197,7 @@ func TestSortingKeepsCellsInTheirLayerAndUnknownOnesLast(t *testing.T) {
 		{ByValue, Q, []int{1, 3, 2, 0, 6, 7, 4, 5}},
 		{ByCluster, Heat, []int{1, 2, 3, 0, 6, 4, 5, 7}},
 	} {
-		o := d.Order(c.how, c.mode, 0, 100)
+		o := ordered(d, c.how, c.mode, 0, 100)
 		if !slices.Equal(o.Cells, c.want) {
 			t.Errorf("by %s of %s: %v, want %v", c.how, c.mode, o.Cells, c.want)
 		}
@@ -207,7 +207,7 @@ func TestSortingKeepsCellsInTheirLayerAndUnknownOnesLast(t *testing.T) {
 			}
 		}
 	}
-	if o := d.Order(ByID, Heat, 0, 100); o != nil || o.Cell(5) != 5 || o.Place(5) != 5 {
+	if o := ordered(d, ByID, Heat, 0, 100); o != nil || o.Cell(5) != 5 || o.Place(5) != 5 {
 		t.Errorf("by number: %v", o)
 	}
 }
@@ -217,7 +217,7 @@ func TestPixelsStandWhereTheOrderPutsThem(t *testing.T) {
 	l := d.Classify(Heat, 0, 100, nil)
 	plain, sorted := make([]byte, 32), make([]byte, 32)
 	l.Pixels(0, nil, nil, plain)
-	o := d.Order(ByValue, Heat, 0, 100)
+	o := ordered(d, ByValue, Heat, 0, 100)
 	l.Pixels(0, nil, o, sorted)
 	for cell := range 8 {
 		if at := o.Place(cell); !slices.Equal(plain[4*cell:4*cell+4], sorted[4*at:4*at+4]) {
@@ -319,6 +319,14 @@ func TestTierSaysWhereWeightsAreOnceItIsKnown(t *testing.T) {
 	if got := labels(d.Classify(Tier, 0, 100, nil)); !strings.HasPrefix(got, "in memory, on disk, in memory") {
 		t.Errorf("got %s", got)
 	}
+}
+
+// ordered is an order made a row at a time.
+func ordered(d *Data, how Sort, mode Mode, topic int, now float64) *Order {
+	o := d.Ordering(how, mode, topic, now)
+	for !o.Sort(1) {
+	}
+	return o.Order()
 }
 
 func TestATokensLiftIsTheMeanOverItsExpertsByWeight(t *testing.T) {

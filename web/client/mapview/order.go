@@ -21,38 +21,69 @@ type Order struct {
 	Places []int // place of each cell
 }
 
-// Order sorts every row as the map is now. nil = by number.
-func (d *Data) Order(how Sort, mode Mode, topic int, now float64) *Order {
-	if how != ByValue && (how != ByCluster || len(d.Topics) == 0) {
-		return nil
-	}
-	n := d.Cells()
-	keys := make([]key, n)
-	for i := range keys {
-		k := &keys[i]
-		switch {
-		case how == ByCluster:
-			k.first, k.second = d.cluster(i)
-		case mode == Imbalance:
-			k.first = -d.Value(Heat, topic, i, now) // the same order within a layer, without its sum
-		case mode == Recency || mode == Q:
-			k.first = d.Value(mode, topic, i, now) // small is much
-		default:
-			k.first = -d.Value(mode, topic, i, now)
-		}
-		if k.cell = i; math.IsNaN(k.first) {
-			k.first = math.Inf(1)
-		}
-	}
-	o := &Order{Cells: make([]int, n), Places: make([]int, n)}
-	for row := 0; row < n; row += d.Shape.Experts {
-		line := keys[row : row+d.Shape.Experts]
-		slices.SortStableFunc(line, compareKeys)
-		for i, k := range line {
-			o.Cells[row+i], o.Places[k.cell] = k.cell, row+i
-		}
+// Ordering sorts the rows of a map one after another, so that a large map costs several short tasks instead of a long one.
+type Ordering struct {
+	data  *Data
+	how   Sort
+	mode  Mode
+	topic int
+	now   float64
+	order *Order // nil = by number
+	keys  []key  // of one row
+	row   int    // the next one
+}
+
+// Ordering prepares an order of the map as it is now.
+func (d *Data) Ordering(how Sort, mode Mode, topic int, now float64) *Ordering {
+	o := &Ordering{data: d, how: how, mode: mode, topic: topic, now: now}
+	if how == ByValue || how == ByCluster && len(d.Topics) > 0 {
+		n := d.Cells()
+		o.order = &Order{Cells: make([]int, n), Places: make([]int, n)}
+		o.keys = make([]key, d.Shape.Experts)
 	}
 	return o
+}
+
+// Sort sorts rows until about that many cells are in place; true once all are.
+func (o *Ordering) Sort(cells int) bool {
+	if o.order == nil {
+		return true
+	}
+	d, n := o.data, o.data.Shape.Experts
+	for ; cells > 0 && o.row < len(d.Shape.Layers); cells -= n {
+		first := o.row * n
+		for i := range o.keys {
+			o.keys[i] = o.key(first + i)
+		}
+		slices.SortStableFunc(o.keys, compareKeys)
+		for i, k := range o.keys {
+			o.order.Cells[first+i], o.order.Places[k.cell] = k.cell, first+i
+		}
+		o.row++
+	}
+	return o.row == len(d.Shape.Layers)
+}
+
+// Order is the result once all rows are sorted; nil = by number.
+func (o *Ordering) Order() *Order { return o.order }
+
+// key is where a cell belongs in its row; unknown values stand last.
+func (o *Ordering) key(cell int) key {
+	d, k := o.data, key{cell: cell}
+	switch {
+	case o.how == ByCluster:
+		k.first, k.second = d.cluster(cell)
+	case o.mode == Imbalance:
+		k.first = -d.Value(Heat, o.topic, cell, o.now) // the same order within a layer, without its sum
+	case o.mode == Recency || o.mode == Q:
+		k.first = d.Value(o.mode, o.topic, cell, o.now) // small is much
+	default:
+		k.first = -d.Value(o.mode, o.topic, cell, o.now)
+	}
+	if math.IsNaN(k.first) {
+		k.first = math.Inf(1)
+	}
+	return k
 }
 
 // key is where a cell stands in its row, ascending.
