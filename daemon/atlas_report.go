@@ -29,8 +29,8 @@ func found(a *atlas.Atlas) []string {
 	var out []string
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	c, n := a.Controls, len(a.Labels)
-	say("%d of %d experts were chosen often enough to say anything about them; %d of these are labelled for at least one of %d topics, with %d labels in all.",
-		a.Summary.Experts, len(a.Experts), a.Summary.Specialists, len(a.Topics), n)
+	say("%d of %d experts were chosen often enough to say anything about them; %d of these are labelled for at least one of %d topics, with %s in all.",
+		a.Summary.Experts, len(a.Experts), a.Summary.Specialists, len(a.Topics), web.Counted(n, "label"))
 	if n == 0 {
 		say("No label is a result too: on these texts no expert passes the corrected test, the bound on its lift and the support rule together.")
 		return out

@@ -34,7 +34,7 @@ func report(t *testing.T, path string) string {
 func TestAReportSaysWhatWasFoundAndWhatWasNot(t *testing.T) {
 	page := report(t, "../atlas/testdata/small.atlas.json")
 	for _, want := range []string{
-		"3 of 4 experts were chosen often enough", "with 1 labels in all", "What survives the controls", "Token identity", "1 of the 1 labels whose topic occurs in such texts keep a lift above 1.5",
+		"3 of 4 experts were chosen often enough", "with 1 label in all", "What survives the controls", "Token identity", "1 of the 1 labels whose topic occurs in such texts keep a lift above 1.5",
 		"Nothing was removed", "law and code", "1.79 [1.70, 1.90]", "mutual information", "covey atlas run --model DIR --probes FILE --seed 1",
 	} {
 		if !strings.Contains(page, want) {

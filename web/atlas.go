@@ -96,9 +96,9 @@ type TopicList struct {
 // count says how many labels a topic has.
 func (t TopicList) count() string {
 	if t.Lexical == 0 {
-		return Count(t.Labels) + " labels"
+		return Counted(t.Labels, "label")
 	}
-	return Count(t.Labels) + " labels, " + Count(t.Lexical) + " lexical"
+	return Counted(t.Labels, "label") + ", " + Count(t.Lexical) + " lexical"
 }
 
 // Ranked is a labelled expert in a topic's list.
@@ -332,12 +332,12 @@ func (a Atlas) tableLine() string {
 	if order == "" {
 		order = "specificity"
 	}
-	what := Count(a.Rows) + " experts with a label"
+	what := Counted(a.Rows, "expert") + " with a label"
 	switch {
 	case a.Imported:
-		what = Count(a.Rows) + " experts, affinity in per cent"
+		what = Counted(a.Rows, "expert") + ", affinity in per cent"
 	case a.All:
-		what = "All " + Count(a.Rows) + " experts"
+		what = "All " + Counted(a.Rows, "expert")
 	}
 	return what + ", ordered by " + order
 }

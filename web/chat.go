@@ -193,6 +193,14 @@ func Bytes(n int64) string {
 	return strconv.FormatFloat(v, 'f', 1, 64) + " " + units[u]
 }
 
+// Counted is a count with its noun in the right number: "1 label", "12 labels".
+func Counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return Count(n) + " " + noun + "s"
+}
+
 // Count formats a number with thin groups of three.
 func Count(n int) string {
 	s := strconv.Itoa(n)

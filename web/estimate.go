@@ -81,9 +81,20 @@ func (a axis) at(v float64) float64 {
 	return min(axisWidth, axisWidth*math.Log2(v/a.low)/math.Log2(a.high/a.low))
 }
 
-// ticks are the powers of two of the axis, thinned to at most seven.
+// anchor keeps the name of a tick inside the axis.
+func (a axis) anchor(v float64) string {
+	switch {
+	case a.at(v) == 0:
+		return "start"
+	case a.at(v) == axisWidth:
+		return "end"
+	}
+	return "middle"
+}
+
+// ticks are the powers of two of the axis, thinned to at most five: the narrowest axis has 130 pixels.
 func (a axis) ticks() []float64 {
-	step := math.Exp2(math.Ceil(math.Log2(a.high/a.low) / 6))
+	step := math.Exp2(math.Ceil(math.Log2(a.high/a.low) / 4))
 	var out []float64
 	// One tick is always at 1: the others are counted from there.
 	first := 1.0

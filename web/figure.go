@@ -111,6 +111,9 @@ func signed(v float64) string {
 	return strconv.FormatFloat(v, 'f', 4, 64)
 }
 
+// liftSteps are the classes of the diverging scale, from much less to much more.
+var liftSteps = [...]string{"lift-n3", "lift-n2", "lift-n1", "lift-even", "lift-p1", "lift-p2", "lift-p3"}
+
 // difference is the step of the diverging scale for a lift in one place against another: "even" where the intervals
 // overlap.
 func (c ComparedExpert) difference() string {
