@@ -148,6 +148,10 @@ func (g *rig) weight(form canon.Form, rows, cols, group int, scale canon.Form) c
 	s.Codes = repeated(size, codes)
 	s.Group, s.ScaleForm = group, scale
 	n := rows * ((cols + group - 1) / group)
+	if form == canon.FP8 { // blocks of group by group
+		s.GroupRows = group
+		n = (rows + group - 1) / group * ((cols + group - 1) / group)
+	}
 	fresh := min(n, freshBytes)
 	var scales []byte
 	for range fresh {
@@ -278,7 +282,7 @@ func difference(got, want string) string {
 
 func TestProductsEqualTheCPU(t *testing.T) {
 	type shape struct{ rows, cols int }
-	shapes := []shape{{16, 32}, {24, 96}, {17, 576}, {33, 1056}}
+	shapes := []shape{{16, 32}, {24, 96}, {17, 576}, {33, 1056}, {136, 352}}
 	if realDevice() {
 		shapes = append(shapes, shape{40, 160}, shape{300, 2880}, shape{1000, 4096})
 	}
@@ -287,7 +291,7 @@ func TestProductsEqualTheCPU(t *testing.T) {
 		groups []int
 		scale  canon.Form
 	}{{canon.F32, []int{0}, 0}, {canon.F16, []int{0}, 0}, {canon.BF16, []int{0}, 0}, {canon.Int4, []int{32, 64, 128}, canon.F16}, {canon.Int4, []int{64}, canon.BF16},
-		{canon.Int4, []int{128}, canon.F32}, {canon.Int8, []int{32, 128}, canon.F16}, {canon.MXFP4, []int{32}, canon.E8M0}} {
+		{canon.Int4, []int{128}, canon.F32}, {canon.Int8, []int{32, 128}, canon.F16}, {canon.MXFP4, []int{32}, canon.E8M0}, {canon.FP8, []int{128, 64}, canon.F32}} {
 		for _, group := range form.groups {
 			t.Run(fmt.Sprintf("%v/%d/%v", form.form, group, form.scale), func(t *testing.T) {
 				for _, s := range shapes {
@@ -480,14 +484,18 @@ func TestRoutersEqualTheCPU(t *testing.T) {
 }
 
 func TestFeedForwardEqualsTheCPU(t *testing.T) {
-	const hidden, inner, experts, k = 96, 80, 12, 3
+	const experts, k = 12, 3
 	for _, form := range []struct {
 		form  canon.Form
 		group int
 		scale canon.Form
-	}{{canon.Int4, 32, canon.F16}, {canon.Int4, 64, canon.BF16}, {canon.Int8, 128, canon.F16}, {canon.BF16, 0, 0}, {canon.MXFP4, 32, canon.E8M0}} {
+	}{{canon.Int4, 32, canon.F16}, {canon.Int4, 64, canon.BF16}, {canon.Int8, 128, canon.F16}, {canon.BF16, 0, 0}, {canon.F32, 0, 0}, {canon.MXFP4, 32, canon.E8M0}, {canon.FP8, 128, canon.BF16}} {
 		for _, shared := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v/%d/shared=%v", form.form, form.group, shared), func(t *testing.T) {
+				hidden, inner := 96, 80
+				if form.form == canon.FP8 { // more than one block either way, the last one short
+					hidden, inner = 288, 160
+				}
 				g := newRig(t, canon.Limits{})
 				g.ways = several(t)
 				record := func(inner int) *canon.Record {

@@ -74,16 +74,25 @@ static covey_launch *row_products(const canon_op *o, int32_t n, covey_rows *f, c
   return early(at, d);
 }
 
+// Place among the forms that COVEY_WIDE lists, or -1. FP8 has scales for blocks of 128 by 128, or one for all inputs of a row.
+enum { FP8_VARIANT = 3, FP8_BLOCK = 128, FP8_BLOCKS = 192 };
+static int32_t float_variant(const canon_matrix *m) {
+  if (m->group) return -1;
+  if (m->form <= CANON_BF16) return m->form;
+  return m->form == CANON_FP8 && m->block_rows == FP8_BLOCK && m->block_cols == FP8_BLOCK && m->cols % 32 == 0 && m->cols <= FP8_BLOCK * FP8_BLOCKS ? FP8_VARIANT : -1;
+}
+
 covey_launch *covey_fast_product(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t check, covey_launch *at) {
-  int32_t rows = rows_of(b, op->dst.logits), heads = op->kind == CANON_OP_HEADS ? op->i[0] : 1, form = op->m.form;
+  int32_t rows = rows_of(b, op->dst.logits), heads = op->kind == CANON_OP_HEADS ? op->i[0] : 1, form;
   if (!(d->fast & COVEY_FAST_PRODUCTS)) return 0;
   if (op->m.group == 0) {
-    if (form > CANON_BF16 || op->m.bias || op->m.bias_at) return 0;
-    int32_t outputs = op->m.rows / heads, wide = (int64_t)outputs * heads >= WIDE_OUTPUTS && op->m.cols % 8 == 0;
+    form = float_variant(&op->m);
+    if (form < 0 || op->m.bias || op->m.bias_at || (form == FP8_VARIANT && heads > 1)) return 0;
+    int32_t outputs = op->m.rows / heads, large = (int64_t)outputs * heads >= WIDE_OUTPUTS, wide = form == FP8_VARIANT || (large && op->m.cols % 8 == 0);
     if (rows > FEW_DENSE) {
       at = put(at, COVEY_K_floats_many_f32 + form, op, covey_ceil(outputs, 8), covey_ceil(rows, 64), heads, 256, 0);
     } else {
-      int32_t one = rows == 1, warps = wide ? 8 : 2, kernel = wide ? (one ? COVEY_K_floats_wide1_f32 : COVEY_K_floats_wide8_f32) : one ? COVEY_K_floats_lane1_f32 : COVEY_K_floats_lane8_f32;
+      int32_t one = rows == 1, warps = large ? 8 : 2, kernel = wide ? (one ? COVEY_K_floats_wide1_f32 : COVEY_K_floats_wide8_f32) : one ? COVEY_K_floats_lane1_f32 : COVEY_K_floats_lane8_f32;
       at = put(at, kernel + form, op, covey_ceil(outputs, warps * (wide ? 8 : 1)), covey_ceil(rows, FLOAT_ROWS), heads, warps * 32, 0);
     }
     at[-1].more[0] = check;
@@ -129,6 +138,20 @@ covey_launch *covey_fast_experts(const canon_op *op, const covey_bucket *b, cons
   at = put(at, COVEY_K_up_many_int4_g32 + v, op, covey_ceil(r->gate.rows, 16 * mw), items + rows * k / (256 / mw), 1, 256, many_memory(&r->gate, mw));
   at[-1].more[0] = routed;
   at = put(at, COVEY_K_down_many_int4_g32 + v, op, covey_ceil(r->down.rows, 128), items + rows * k / 64, 1, 256, many_memory(&r->down, 4));
+  at[-1].more[0] = routed;
+  return at;
+}
+
+// ---- float experts -----------------------------------------------------------------------------------------------------
+
+covey_launch *covey_float_experts(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t routed, covey_launch *at) {
+  const canon_record *r = routed ? &op->routed : &op->shared;
+  int32_t v = float_variant(&r->gate), rows = rows_of(b, op->dst.logits), k = routed ? op->i[1] : 1, one = rows == 1;
+  if (!(d->fast & COVEY_FAST_EXPERTS) || v < 0 || float_variant(&r->up) != v || float_variant(&r->down) != v || r->gate.cols % 8 || r->down.cols % 8) return 0;
+  int32_t items = routed ? at_most(op->i[0], rows * k) : 1, blocks = at_most(covey_ceil(rows, FLOAT_ROWS), MOST_ROW_BLOCKS);
+  at = early(put(at, (one ? COVEY_K_float_up1_f32 : COVEY_K_float_up8_f32) + v, op, covey_ceil(r->gate.rows, 64), items, blocks, 256, 0), d);
+  at[-1].more[0] = routed;
+  at = early(put(at, (one ? COVEY_K_float_down1_f32 : COVEY_K_float_down8_f32) + v, op, covey_ceil(r->down.rows, 64), items, blocks, 256, 0), d);
   at[-1].more[0] = routed;
   return at;
 }

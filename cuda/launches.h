@@ -29,4 +29,5 @@ covey_launch *covey_fast_product(const canon_op *op, const covey_bucket *b, cons
 covey_launch *covey_fast_attention(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t group, covey_launch *at);
 covey_launch *covey_fast_router(const canon_op *op, const covey_bucket *b, const covey_place *d, covey_launch *at);
 // Up and down of the shared expert (routed 0) or the routed ones.
+covey_launch *covey_float_experts(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t routed, covey_launch *at);
 covey_launch *covey_fast_experts(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t routed, covey_launch *at);

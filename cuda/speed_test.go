@@ -121,7 +121,7 @@ func BenchmarkChoices(b *testing.B) {
 	}
 	c := wholeShapes[0]
 	c.form, c.scale, c.head, c.routerForm, c.kv, c.stored, c.records = canon.Int4, canon.BF16, canon.BF16, canon.BF16, canon.F16, 1, 8
-	g := newRig(b, canon.Limits{Rows: 64, Sequences: 64, Pages: 64, LogitRows: 64})
+	g := newRig(b, canon.Limits{Rows: 128, Sequences: 64, Pages: 64, LogitRows: 64})
 	c.build(g)
 	if err := g.p.Build(); err != nil {
 		b.Fatal(err)

@@ -70,6 +70,7 @@ template <class A> static inline void emulated_mma(int32_t d[4], const uint32_t 
 static inline void mma_u8(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4]) { emulated_mma<uint8_t>(d, a, b0, b1, c); }
 static inline void mma_s8(int32_t d[4], const uint32_t a[4], uint32_t b0, uint32_t b1, const int32_t c[4]) { emulated_mma<int8_t>(d, a, b0, b1, c); }
 
+static inline float2 e4m3s(uint32_t v) { return {canon_from_e4m3((uint8_t)v), canon_from_e4m3((uint8_t)(v >> 8))}; }
 static inline uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t s) {
   uint64_t from = a | (uint64_t)b << 32;
   uint32_t v = 0;

@@ -113,6 +113,17 @@ __device__ __forceinline__ float2 halves(uint32_t v) {
   return f;
 }
 
+// Two numbers of e4m3.
+__device__ __forceinline__ float2 e4m3s(uint32_t v) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint32_t h;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(h) : "h"((uint16_t)v));
+  return halves(h);
+#else
+  return make_float2(canon_from_e4m3((uint8_t)v), canon_from_e4m3((uint8_t)(v >> 8)));
+#endif
+}
+
 // Four bytes chosen from the eight of a (0 to 3) and b (4 to 7) by nibbles of s; a nibble with its high bit set gives the byte's sign
 // eight times.
 __device__ __forceinline__ uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t s) {
