@@ -45,6 +45,7 @@ __device__ __forceinline__ void keep_groups(const covey_moe &m, uint32_t *key, i
     kept |= 1u << g;
     if (lane == g) mine = 0;
   }
+  __syncwarp();                            // every lane has read what others clear
   #pragma unroll 1
   for (int id = lane; id < m.experts; id += 32) if (!(kept >> id / per & 1)) key[id] = 0;
   __syncwarp();
