@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"time"
@@ -46,7 +47,7 @@ func kernelSpeeds(backend canon.Backend, isa string, threads, runs int, read flo
 	}
 	defer pool.Close()
 	var rates []kernelRate
-	for _, form := range []canon.Form{canon.Int4, canon.Int8, canon.BF16, canon.F32} {
+	for _, form := range []canon.Form{canon.Int4, canon.Int8, canon.MXFP4, canon.FP8, canon.BF16, canon.F32} {
 		for _, rows := range []int{1, 32} {
 			r, err := kernelSpeed(backend, pool, form, rows, runs)
 			if err != nil {
@@ -128,6 +129,15 @@ func benchSource(form canon.Form, shape kernelShape) canon.Source {
 		s.Group, s.ScaleForm, s.Scales = shape.group, canon.F16, make([]byte, shape.out*shape.in/shape.group*2)
 		for i := 0; i < len(s.Scales); i += 2 {
 			s.Scales[i], s.Scales[i+1] = 0x1f, 0x21 // 0.01 in f16
+		}
+	case canon.MXFP4, canon.FP8: // any codes but FP8's NaN
+		for i := range s.Codes {
+			s.Codes[i] = byte(i*37) & 0xbf
+		}
+		if form == canon.MXFP4 {
+			s.Group, s.ScaleForm, s.Scales = 32, canon.E8M0, bytes.Repeat([]byte{120}, shape.out*shape.in/32)
+		} else {
+			s.Group, s.GroupRows, s.ScaleForm, s.Scales = 128, 128, canon.BF16, bytes.Repeat([]byte{0x24, 0x3c}, shape.out*shape.in/128/128)
 		}
 	default: // values of about 0.01
 		for i := form.Bits()/8 - 1; i < len(s.Codes); i += form.Bits() / 8 {
