@@ -48,7 +48,7 @@ void canon_ffn_pieces(const canon_op *op, int32_t down, canon_piece pieces[CANON
 
 static int64_t chunks_of(const canon_program *p, const canon_item *it, int32_t down) {
   if (!down) return (it->rec.gate.rows + piece(&it->rec) - 1) / piece(&it->rec);
-  int32_t per = canon_tiles_per_chunk(&it->rec.down, it->n, p->threads);
+  int32_t per = canon_tiles_per_chunk(&it->rec.down, it->n, p->threads, p->item_n);
   return ((it->rec.down.rows + 15) / 16 + per - 1) / per;
 }
 
@@ -139,7 +139,7 @@ void canon_ffn_down(canon_program *p, const canon_op *op, int64_t chunk) {
   canon_place place = canon_find(p, chunk);
   const canon_item *it = &p->items[place.list];
   const canon_matrix *down = &it->rec.down;
-  int32_t per = canon_tiles_per_chunk(down, it->n, p->threads), tiles = (down->rows + 15) / 16, t = (int32_t)place.chunk * per;
+  int32_t per = canon_tiles_per_chunk(down, it->n, p->threads, p->item_n), tiles = (down->rows + 15) / 16, t = (int32_t)place.chunk * per;
   canon_rows r = {.n = it->n, .in0 = it->first, .out0 = it->first, .in = it->slots, .out = it->slots, .codes = inner_codes(p, it), .x = p->inner_float[it->routed], .x_stride = down->cols,
                   .y = it->routed ? p->routed_out : op->dst.data, .y_stride = it->routed ? op->dst.width : op->dst.stride, .bias = down->bias};
   p->k->product(down, t, tiles - t < per ? tiles - t : per, &r);

@@ -14,13 +14,29 @@ static inline __attribute__((always_inline)) __m256 scales8(const int form, cons
   return v_load_form(form < 0 ? m->scale_form : form, m->scales, i);
 }
 
-// ROWS input rows against one tile, `halves` halves of its 16 outputs at a time, as registers allow: what is unpacked and what
-// is broadcast is used rows or halves times. `per` is the group in 32 inputs. On Zen 3 a step of 32 inputs by 16 outputs takes
-// about 29 cycles for one row, and 18 a row for four: 3 vector operations a cycle.
-static inline __attribute__((always_inline)) void tile_product(const int form, const int scale, const int per, const int rows, const int halves, const canon_matrix *m, int32_t t, const canon_rows *r, int32_t i0) {
+// Several passes over some tiles fetch what the next tiles read, each its share of codes and scales.
+typedef struct { const uint8_t *codes, *scales; int64_t step, beside; } early;
+
+static inline early early_of(const canon_matrix *m, int32_t tile, int32_t tiles, int32_t bytes, int32_t pass, int32_t passes) {
+  int32_t per = m->group / 32, size = 16 * (int32_t)canon_form_bytes(m->scale_form);   // scales of a tile's group
+  int64_t before = (int64_t)m->groups * (tile + tiles), here = (int64_t)m->groups * tiles;
+  return (early){m->codes + (before + here * pass / passes) * per * bytes, m->scales + (before + here * pass / passes) * size, bytes / passes, size / (per * passes)};
+}
+
+static inline __attribute__((always_inline)) void fetch(early *e) {   // once for 32 inputs
+  for (int64_t j = 0; j < e->step; j += 64) __builtin_prefetch(e->codes + j, 0, 2);
+  __builtin_prefetch(e->scales, 0, 2);
+  e->codes += e->step;
+  e->scales += e->beside;
+}
+
+// A few rows against some tiles, 16 outputs at a time: what is unpacked is used for all rows. `per` is the group in 32 inputs.
+static inline __attribute__((always_inline)) void tile_product(const int form, const int scale, const int per, const int rows, const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r, int32_t i0, int32_t pass, int32_t passes) {
   const int bytes = form == CANON_INT4 ? 256 : 512, pieces = form == CANON_INT4 ? 4 : 8, per_segment = CANON_SEGMENT / (32 * per);
   const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)0x80);
   const int32_t groups = m->groups;
+  const uint8_t *w = m->codes + (int64_t)tile * groups * per * bytes;
+  early e = early_of(m, tile, tiles, bytes, pass, passes);
   const int8_t *q[4];
   const float *sx[4];
   const int32_t *less8[4];
@@ -32,32 +48,25 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
     sx[i] = r->codes.scale + in * r->codes.groups;
     less8[i] = r->codes.less8 + in * r->codes.groups;
   }
-  for (int h0 = 0; h0 < 2; h0 += halves) {
-    const uint8_t *w = m->codes + (int64_t)t * groups * per * bytes + h0 * 32;
+  for (int32_t t = tile; t < tile + tiles; t++) {
     __m256 tot[4][2], acc[4][2];
     UNROLL(4)
-    for (int i = 0; i < rows; i++)
-      UNROLL(2)
-      for (int h = 0; h < halves; h++) tot[i][h] = v_set(0);
-    int64_t at = 0, beside = (int64_t)t * groups * 16 + h0 * 8;
-    const int fetch = i0 == 0 && h0 == 0;   // later rows and the other half find the tile in the cache
+    for (int i = 0; i < rows; i++) tot[i][0] = tot[i][1] = v_set(0);
+    int64_t at = 0, beside = (int64_t)t * groups * 16;
     for (int32_t s = 0; s < groups; s += per_segment) {
       int32_t end = s + per_segment < groups ? s + per_segment : groups;
       UNROLL(4)
-      for (int i = 0; i < rows; i++)
-        UNROLL(2)
-        for (int h = 0; h < halves; h++) acc[i][h] = v_set(0);
+      for (int i = 0; i < rows; i++) acc[i][0] = acc[i][1] = v_set(0);
       for (int32_t g = s; g < end; g++, beside += 16) {
         __m256i dot[4][2], part[4][2];
         UNROLL(4)
         for (int c = 0; c < per; c++, w += bytes, at += 32) {
-          if (rows > 1 && fetch)
-            for (int j = 0; j < bytes; j += 64) __builtin_prefetch(w + j + AHEAD);
+          if (rows > 1) fetch(&e);
           UNROLL(8)
           for (int j = 0; j < pieces; j++) {
             if (rows == 1) __builtin_prefetch(w + j * 64 + AHEAD);
             UNROLL(2)
-            for (int h = 0; h < halves; h++) {
+            for (int h = 0; h < 2; h++) {
               __m256i v = _mm256_loadu_si256((const __m256i *)(w + j * 64 + h * 32)), lo, hi;
               if (form == CANON_INT4) {
                 lo = _mm256_and_si256(v, low);
@@ -87,13 +96,13 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
           UNROLL(4)
           for (int i = 0; i < rows; i++)
             UNROLL(2)
-            for (int h = 0; h < halves; h++) {
+            for (int h = 0; h < 2; h++) {
               __m256i x = form == CANON_INT4 ? _mm256_madd_epi16(part[i][h], ones) : part[i][h];
               dot[i][h] = c > 0 ? _mm256_add_epi32(dot[i][h], x) : form == CANON_INT4 ? _mm256_add_epi32(x, _mm256_set1_epi32(less8[i][g])) : x;
             }
         }
         UNROLL(2)
-        for (int h = 0; h < halves; h++) {
+        for (int h = 0; h < 2; h++) {
           __m256 sw = scales8(scale, m, beside + h * 8);
           UNROLL(4)
           for (int i = 0; i < rows; i++)
@@ -103,15 +112,15 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
       UNROLL(4)
       for (int i = 0; i < rows; i++)
         UNROLL(2)
-        for (int h = 0; h < halves; h++) tot[i][h] = v_add(tot[i][h], acc[i][h]);
+        for (int h = 0; h < 2; h++) tot[i][h] = v_add(tot[i][h], acc[i][h]);
     }
     UNROLL(4)
-    for (int i = 0; i < rows; i++)
+    for (int i = 0; i < rows; i++) {
       UNROLL(2)
-      for (int h = 0; h < halves; h++) _mm256_store_ps(&out[i][(h0 + h) * 8], tot[i][h]);
+      for (int h = 0; h < 2; h++) _mm256_store_ps(&out[i][h * 8], tot[i][h]);
+      put_tile(m, r, i0 + i, t, out[i]);
+    }
   }
-  UNROLL(4)
-  for (int i = 0; i < rows; i++) put_tile(m, r, i0 + i, t, out[i]);
 }
 
 // Many rows of int4: up to PANEL inputs of a tile are unpacked once, into bytes and float scales that stay in the first-level
@@ -124,7 +133,6 @@ static inline __attribute__((always_inline)) void unpack(const canon_matrix *m, 
   const int32_t per = m->group / 32;
   const uint8_t *w = m->codes + ((int64_t)t * m->groups + g0) * per * 256;
   for (int32_t i = 0; i < (g1 - g0) * per * 4; i++, w += 64) {
-    __builtin_prefetch(w + AHEAD);
     for (int h = 0; h < 64; h += 32) {
       __m256i v = _mm256_loadu_si256((const __m256i *)(w + h));
       _mm256_store_si256((__m256i *)(p->w + i * 128 + h), _mm256_and_si256(v, low));
@@ -136,7 +144,7 @@ static inline __attribute__((always_inline)) void unpack(const canon_matrix *m, 
 }
 
 // Adds groups g0 to before g1, which a panel holds, to the sums of four rows.
-static inline __attribute__((always_inline)) void four_rows(const int per, const panel *p, int32_t g0, int32_t g1, const int8_t *const from[4], const float *const sx[4], const int32_t *const less8[4], float (*tot)[16]) {
+static inline __attribute__((always_inline)) void four_rows(const int per, const panel *p, int32_t g0, int32_t g1, early *e, const int8_t *const from[4], const float *const sx[4], const int32_t *const less8[4], float (*tot)[16]) {
   const int per_segment = CANON_SEGMENT / (32 * per);
   const __m256i ones = _mm256_set1_epi16(1);
   const uint8_t *w = p->w;
@@ -152,6 +160,7 @@ static inline __attribute__((always_inline)) void four_rows(const int per, const
       __m256i dot[4][2], part[4][2];
       UNROLL(4)
       for (int c = 0; c < per; c++, w += 512) {
+        fetch(e);
         UNROLL(8)
         for (int j = 0; j < 8; j++) {
           __m256i a = _mm256_load_si256((const __m256i *)(w + j * 64)), b = _mm256_load_si256((const __m256i *)(w + j * 64 + 32));
@@ -189,7 +198,7 @@ static inline __attribute__((always_inline)) void four_rows(const int per, const
   }
 }
 
-enum { MANY = 12, WIDE = 128, MOST = 64 };   // rows and inputs from which unpacking pays; rows of one pass over the tiles
+enum { MANY = 8, WIDE = 128, MOST = 64 };   // rows and inputs from which unpacking pays; rows of one pass over the tiles
 
 // Up to MOST rows, four at least, of some tiles. The last four may overlap others: a row in two fours gets the same sums twice.
 static inline __attribute__((always_inline)) void many_rows(const int per, const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r, int32_t i0, int32_t n) {
@@ -207,11 +216,12 @@ static inline __attribute__((always_inline)) void many_rows(const int per, const
     sx[k] = r->codes.scale + in * r->codes.groups;
     less8[k] = r->codes.less8 + in * r->codes.groups;
   }
+  early e = early_of(m, tile, tiles, 256, 0, slots / 4);
   for (int32_t t = tile; t < tile + tiles; t++) {
     for (int32_t g0 = 0; g0 < m->groups; g0 += per_panel) {
       int32_t g1 = g0 + per_panel < m->groups ? g0 + per_panel : m->groups;
       unpack(m, t, g0, g1, &p);
-      for (int32_t k = 0; k < slots; k += 4) four_rows(per, &p, g0, g1, q + k, sx + k, less8 + k, tot + k);
+      for (int32_t k = 0; k < slots; k += 4) four_rows(per, &p, g0, g1, &e, q + k, sx + k, less8 + k, tot + k);
     }
     for (int32_t k = 0; k < slots; k++) put_tile(m, r, row[k], t, tot[k]);
   }
@@ -343,18 +353,17 @@ ROWS(rows_g64, 2)
 ROWS(rows_g128, 4)
 
 static inline __attribute__((always_inline)) void product_tiles(const int form, const int scale, const int per, const canon_matrix *m, int32_t tile, int32_t tiles, const canon_rows *r) {
-  int32_t i0 = 0;
-  while (form == CANON_INT4 && r->n - i0 >= MANY && m->cols >= WIDE) {
-    int32_t n = r->n - i0 < MOST ? r->n - i0 : MOST;
-    (per == 1 ? rows_g32 : per == 2 ? rows_g64 : rows_g128)(m, tile, tiles, r, i0, n);
-    i0 += n;
+  int32_t i = 0;
+  while (form == CANON_INT4 && r->n - i >= MANY && m->cols >= WIDE) {
+    int32_t n = r->n - i < MOST ? r->n - i : MOST;
+    (per == 1 ? rows_g32 : per == 2 ? rows_g64 : rows_g128)(m, tile, tiles, r, i, n);
+    i += n;
   }
-  for (int32_t t = tile; t < tile + tiles && i0 < r->n; t++) {
-    int32_t i = i0;
-    for (; i + 4 <= r->n; i += 4) tile_product(form, scale, per, 4, 1, m, t, r, i);
-    for (; i + 2 <= r->n; i += 2) tile_product(form, scale, per, 2, 1, m, t, r, i);
-    if (i < r->n) tile_product(form, scale, per, 1, 2, m, t, r, i);
-  }
+  int32_t first = i, passes = (r->n - i + 3) / 4;
+  for (; i + 4 <= r->n; i += 4) tile_product(form, scale, per, 4, m, tile, tiles, r, i, (i - first) / 4, passes);
+  if (r->n - i == 3) tile_product(form, scale, per, 3, m, tile, tiles, r, i, passes - 1, passes);
+  if (r->n - i == 2) tile_product(form, scale, per, 2, m, tile, tiles, r, i, passes - 1, passes);
+  if (r->n - i == 1) tile_product(form, scale, per, 1, m, tile, tiles, r, i, passes - 1, passes);
 }
 
 // One function for each form and group, so that all loops within a group are straight code; scales in f16 are the common case.

@@ -12,15 +12,18 @@
 static inline __m512 scales16(const canon_matrix *m, int64_t i) { return v_load_form(m->scale_form, m->scales, i); }
 static inline __m512i four(const int8_t *q) { int32_t a; memcpy(&a, q, 4); return _mm512_set1_epi32(a); }
 
+enum { MANY = 8 };   // rows of one pass; 12 and 16 were no faster, and eight conversations are one pass
+
 static inline __attribute__((always_inline)) void tile_product(const int form, const int rows, const canon_matrix *m, int32_t t, const canon_rows *r, int32_t i0) {
   const int bytes = form == CANON_INT4 ? 256 : 512;
   const __m512i low = _mm512_set1_epi8(15), ones = _mm512_set1_epi16(1), flip = _mm512_set1_epi8((char)0x80), zero = _mm512_setzero_si512();
   const int32_t per = m->group / 32, per_segment = CANON_SEGMENT / m->group, groups = m->groups;
-  const int8_t *q[8];
-  const float *sx[8];
-  const int32_t *less8[8];
-  __m512 tot[8], acc[8];
-  UNROLL(6)
+  const int fetch = i0 == 0;   // later rows find the tile in the cache
+  const int8_t *q[MANY];
+  const float *sx[MANY];
+  const int32_t *less8[MANY];
+  __m512 tot[MANY], acc[MANY];
+  UNROLL(8)
   for (int i = 0; i < rows; i++) {
     int64_t in = row_in(r, i0 + i);
     q[i] = r->codes.q + in * r->codes.stride;
@@ -31,21 +34,23 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
   const uint8_t *w = m->codes + (int64_t)t * groups * per * bytes;
   for (int32_t s = 0; s < groups; s += per_segment) {
     int32_t end = s + per_segment < groups ? s + per_segment : groups;
-    UNROLL(6)
+    UNROLL(8)
     for (int i = 0; i < rows; i++) acc[i] = v_set(0);
     for (int32_t g = s; g < end; g++) {
-      __m512i dot[8];
-      UNROLL(6)
+      __m512i dot[MANY];
+      UNROLL(8)
       for (int i = 0; i < rows; i++) dot[i] = form == CANON_INT4 ? _mm512_set1_epi32(less8[i][g]) : VNNI ? _mm512_set1_epi32(less8[i][g] * 16) : zero;
       for (int32_t c = 0; c < per; c++, w += bytes) {
         int32_t at = g * m->group + c * 32;
+        if (rows > 1 && fetch)
+          for (int j = 0; j < bytes; j += 64) __builtin_prefetch(w + j + AHEAD);
         if (form == CANON_INT4) {
-          __m512i part[8];
+          __m512i part[MANY];
 #pragma GCC unroll 4
           for (int j = 0; j < 4; j++) {
-            __builtin_prefetch(w + j * 64 + AHEAD);
+            if (rows == 1) __builtin_prefetch(w + j * 64 + AHEAD);
             __m512i v = _mm512_loadu_si512(w + j * 64), lo = _mm512_and_si512(v, low), hi = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
-            UNROLL(6)
+            UNROLL(8)
             for (int i = 0; i < rows; i++) {
               __m512i a = four(q[i] + at + j * 8), b = four(q[i] + at + j * 8 + 4);
               if (VNNI) {
@@ -58,17 +63,17 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
             }
           }
           if (!VNNI)
-            UNROLL(6)
+            UNROLL(8)
             for (int i = 0; i < rows; i++) dot[i] = _mm512_add_epi32(dot[i], _mm512_madd_epi16(part[i], ones));
         } else {
 #pragma GCC unroll 8
           for (int j = 0; j < 8; j++) {
-            __builtin_prefetch(w + j * 64 + AHEAD);
+            if (rows == 1) __builtin_prefetch(w + j * 64 + AHEAD);
             __m512i v = _mm512_loadu_si512(w + j * 64);
             if (!VNNI) v = _mm512_xor_si512(v, flip);
             __mmask64 negative = _mm512_movepi8_mask(v);
             __m512i u = _mm512_abs_epi8(v);
-            UNROLL(6)
+            UNROLL(8)
             for (int i = 0; i < rows; i++) {
               __m512i a = four(q[i] + at + j * 4);
               if (VNNI) dot[i] = _mm512_dpbusd_epi32(dot[i], v, a);
@@ -78,15 +83,15 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
         }
       }
       __m512 sw = scales16(m, ((int64_t)t * groups + g) * 16);
-      UNROLL(6)
+      UNROLL(8)
       for (int i = 0; i < rows; i++) {
         acc[i] = v_fma(_mm512_cvtepi32_ps(dot[i]), v_mul(sw, v_set(sx[i][g])), acc[i]);
       }
     }
-    UNROLL(6)
+    UNROLL(8)
     for (int i = 0; i < rows; i++) tot[i] = v_add(tot[i], acc[i]);
   }
-  UNROLL(6)
+  UNROLL(8)
   for (int i = 0; i < rows; i++) {
     float out[16] __attribute__((aligned(64)));
     _mm512_store_ps(out, tot[i]);
@@ -192,7 +197,8 @@ static inline __attribute__((always_inline)) void product_codes(const int form, 
   for (int32_t t = tile; t < tile + tiles; t++) {
     int32_t i = 0;
     if (form != CANON_MXFP4 && m->sub == m->group && m->offset == CANON_OFFSET_FORM) {
-      for (; i + 6 <= r->n; i += 6) tile_product(form, 6, m, t, r, i);
+      for (; i + MANY <= r->n; i += MANY) tile_product(form, MANY, m, t, r, i);
+      for (; i + 4 <= r->n; i += 4) tile_product(form, 4, m, t, r, i);
       for (; i + 2 <= r->n; i += 2) tile_product(form, 2, m, t, r, i);
       if (i < r->n) tile_product(form, 1, m, t, r, i);
       continue;

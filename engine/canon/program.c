@@ -4,7 +4,10 @@
 #include "packed.h"
 #include "program.h"
 
-enum { FEW = 4 };   // rows up to which products wait for memory
+enum {
+  FEW = 4,           // rows up to which products wait for memory
+  WHOLE = 8 << 10,   // bytes of codes that are worth one chunk whatever they take: output rows are then written in longer pieces
+};
 
 canon_program *canon_program_new(int32_t rows, int32_t logit_rows, int32_t pages, canon_pool *pool) {
   canon_program *p = calloc(1, sizeof *p);
@@ -221,9 +224,12 @@ static int64_t picoseconds(const canon_matrix *m, int32_t rows) {
   return inputs * (m->form == CANON_INT4 || m->form == CANON_MXFP4 ? 30 : canon_form_bytes(m->form) == 1 ? 60 : 120) + inputs * rows * (m->group ? 20 : 65);
 }
 
-int32_t canon_tiles_per_chunk(const canon_matrix *m, int32_t rows, int32_t threads) {
-  int64_t tiles = (m->rows + 15) / 16, n = 2000000 / (picoseconds(m, rows) + 1), most = tiles / (threads * 4);
+int32_t canon_tiles_per_chunk(const canon_matrix *m, int32_t rows, int32_t threads, int32_t matrices) {
+  int64_t tiles = (m->rows + 15) / 16, n = 2000000 / (picoseconds(m, rows) + 1), most = tiles * matrices / (threads * 4);
+  int64_t whole = m->group ? WHOLE / packed_tile_bytes(m) : 0;
+  n = n > whole ? n : whole;
   n = n < most ? n : most;
+  n = n < tiles ? n : tiles;
   return (int32_t)(n < 1 ? 1 : n);
 }
 
@@ -280,7 +286,7 @@ static int64_t chunks_of(canon_program *p, const canon_phase *ph, int32_t rows) 
     case PHASE_PRODUCT:
       for (int32_t i = 0; i < ph->count; i++) {
         int32_t block = rows < CANON_ROW_BLOCK ? rows : CANON_ROW_BLOCK, tiles = (op[i].m.rows + 15) / 16;
-        p->tiles_per_chunk[i] = canon_tiles_per_chunk(&op[i].m, block, p->threads);
+        p->tiles_per_chunk[i] = canon_tiles_per_chunk(&op[i].m, block, p->threads, ph->count);
         p->chunks[i] = (int64_t)((tiles + p->tiles_per_chunk[i] - 1) / p->tiles_per_chunk[i]) * ((rows + CANON_ROW_BLOCK - 1) / CANON_ROW_BLOCK);
       }
       return canon_spread(p, ph->count);

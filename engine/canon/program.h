@@ -123,5 +123,5 @@ static inline const uint8_t *canon_kv_entry(const canon_kv *kv, const int32_t *p
   return canon_kv_layer(kv, pages[last / 64], layer) + (int64_t)slot * kv->heads * kv->dim * canon_form_bytes(kv->form);
 }
 static inline float *canon_row(const canon_buffer *b, int64_t i) { return b->data + i * b->stride; }
-// Tiles that make a chunk worth taking: about two microseconds, yet at least four chunks a thread where there are tiles.
-int32_t canon_tiles_per_chunk(const canon_matrix *m, int32_t rows, int32_t threads);
+// Tiles that make a chunk worth taking: about two microseconds, yet at least four chunks a thread of a phase's matrices together.
+int32_t canon_tiles_per_chunk(const canon_matrix *m, int32_t rows, int32_t threads, int32_t matrices);
