@@ -39,7 +39,12 @@ CUresult covey_end_capture(CUstream s, CUgraphExec *exec) {
 }
 CUresult covey_graph_launch(CUgraphExec e, CUstream s) { return cuGraphLaunch(e, s); }
 CUresult covey_graph_free(CUgraphExec e) { return cuGraphExecDestroy(e); }
-CUresult covey_shared_limit(CUfunction f, int bytes) { return cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes); }
+CUresult covey_shared_limit(CUfunction f, int bytes) {
+  CUresult r = cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes);
+  // All such kernels divide a multiprocessor's memory alike: blocks of two launches may stand on one then, and nobody waits for it to
+  // be divided anew.
+  return r != CUDA_SUCCESS ? r : cuFuncSetAttribute(f, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
+}
 CUresult covey_pci(char *id, int n, CUdevice d) { return cuDeviceGetPCIBusId(id, n, d); }
 
 const char *covey_error_name(int code) { const char *s = 0; return cuGetErrorName((CUresult)code, &s) == CUDA_SUCCESS && s ? s : "unknown error"; }

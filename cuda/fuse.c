@@ -218,6 +218,72 @@ static int32_t match_heads(const canon_op *o, int32_t n, covey_heads *f) {
   return i + 1;
 }
 
+// ---- one row through the attention half of a layer ----------------------------------------------------------------------
+
+// Whether an operation from o on reads what buffer x holds.
+static int is_read(const canon_op *o, int32_t n, const canon_buffer *x) {
+  for (const canon_op *end = o + n; o < end; o++) {
+    const canon_buffer *all[3] = {&o->src, &o->src2, &o->dst};
+    for (int32_t i = 0; i < 3; i++) {
+      if (!all[i]->data || all[i]->data + all[i]->width <= x->data || x->data + x->width <= all[i]->data) continue;
+      if (i == 2 && same(all[i], x) && (o->kind == CANON_OP_NORM || o->kind == CANON_OP_MATMUL || o->kind == CANON_OP_ATTENTION || o->kind == CANON_OP_FFN || o->kind == CANON_OP_EMBED)) return 0;
+      return 1;
+    }
+  }
+  return 0;
+}
+
+// Query heads that a unit of attention takes: several save reads of the cache where there are units enough.
+static int32_t heads_together(int32_t group, int32_t units, const covey_place *d) {
+  int32_t together = 4;
+  while (together > 1 && (group % together || 8 * units / together < 3 * d->multiprocessors)) together /= 2;
+  return together;
+}
+
+// norm, quantisation, queries, keys, values, what heads_ready does, attention, quantisation, output product, sum. Returns how many
+// operations that is; 0 if o is no such sequence or there is no kernel for it.
+static int32_t match_attend_row(const canon_op *o, int32_t n, const covey_bucket *b, const covey_place *d, covey_attend *a, int32_t *kernel, int64_t *shared) {
+  if (n < 12 || !(d->fast & COVEY_FAST_ATTEND_ROW) || b->rows != 1 || o[0].dst.logits || o[1].kind != CANON_OP_QUANTISE) return 0;
+  int32_t v = variant(&o[2].m), scales = o[2].m.scale_form, k;
+  if (v < 0 || v > 2 || scales == CANON_F32 || !o[0].vec || o[0].src.width % 8) return 0;
+  *a = (covey_attend){.hidden = o[0].src.width, .x = o[0].src.data, .norm = o[0].vec, .eps = o[0].f[0], .plus_one = o[0].i[1], .scale_form = scales};
+  if (!(k = match_heads(o + 5, n - 5, &a->heads)) || 5 + k + 4 > n) return 0;
+  const covey_heads *h = &a->heads;
+  const canon_buffer *parts[3] = {&h->q, &h->k, &h->v};
+  for (int32_t i = 0; i < 3; i++) {
+    const canon_op *m = &o[2 + i];
+    if (m->kind != CANON_OP_MATMUL || variant(&m->m) != v || m->m.bias || m->m.scale_form != scales || !same(&m->src, &o[0].dst) || !same(&m->dst, parts[i])) return 0;
+    a->weights[i] = m->m.codes;
+    a->bias[i] = m->vec;
+  }
+  const canon_op *attention = &o[5 + k], *quantise = attention + 1, *product = attention + 2, *sum = attention + 3;
+  int32_t dim = h->kv.dim, group = product->m.group;
+  if (attention->kind != CANON_OP_ATTENTION || !attention->state || quantise->kind != CANON_OP_QUANTISE || product->kind != CANON_OP_MATMUL || sum->kind != CANON_OP_ADD) return 0;
+  if (!same(&attention->src, &h->q) || attention->i[0] != h->layer || attention->i[1] != h->heads || attention->i[3] != dim || attention->i[4] || attention->i[6] || attention->i[7]) return 0;
+  if (attention->kv.data != h->kv.data || h->heads % h->kv.heads || (dim != 64 && dim != 128) || dim % group || h->kv.form != CANON_F16) return 0;
+  if (!same(&o[1].src, &o[0].dst) || !same(&quantise->src, &attention->dst) || !same(&product->src, &attention->dst) || !same(&sum->src, &product->dst)) return 0;
+  if (variant(&product->m) != v || product->m.bias || product->m.scale_form != scales || sum->dst.data != o[0].src.data || sum->dst.width != a->hidden) return 0;
+  const canon_buffer *inside[] = {&o[0].dst, parts[0], parts[1], parts[2], &attention->dst, &product->dst};
+  for (int32_t i = 0; i < 6; i++) if (is_read(sum + 1, (int32_t)(o + n - sum - 1), inside[i])) return 0;
+  a->output = product->m.codes;
+  a->output_bias = product->vec;
+  a->scale = attention->f[0];
+  a->window = attention->i[2];
+  a->sinks = attention->vec;
+  a->y = sum->dst.data;
+  a->exchange = attention->state;
+  a->blocks = covey_ceil(b->pages, 4);
+  a->finished = (uint32_t *)(a->exchange + covey_exchange(attention, b->pages));
+  a->together = heads_together(h->heads / h->kv.heads, b->blocks * h->heads, d);
+  // Half of a multiprocessor's shared memory, so that a block stands beside one of the launch before, if that is enough.
+  int32_t slot = CANON_SEGMENT / group * covey_block(CANON_INT4, group, scales), most = at_most(d->shared, 113 << 10);
+  if (!covey_attend_sizes(a, group, slot, d->multiprocessors, most) && !covey_attend_sizes(a, group, slot, d->multiprocessors, most = d->shared)) return 0;
+  if (a->outputs > 32 * d->multiprocessors) return 0;
+  *shared = most;
+  *kernel = (dim == 64 ? COVEY_K_attend_row_d64_int4_g32_f16 : COVEY_K_attend_row_d128_int4_g32_f16) + 2 * v + (scales == CANON_BF16);
+  return (int32_t)(sum + 1 - o);
+}
+
 // ---- routers -----------------------------------------------------------------------------------------------------------
 
 // What router.cuh knows of a router; 0 if it does not.
@@ -240,7 +306,8 @@ covey_launch *covey_fast_router(const canon_op *op, const covey_bucket *b, const
 
 // ---- one row through a Mixture-of-Experts layer ------------------------------------------------------------------------
 
-int64_t covey_exchange(const canon_op *op) {
+int64_t covey_exchange(const canon_op *op, int32_t pages) {
+  if (op->kind == CANON_OP_ATTENTION) return op->kv.single ? 0 : covey_attend_exchange(op->i[1], op->kv.heads, op->kv.dim, covey_ceil(pages, 4));
   covey_moe m = {.hidden = op->dst.width, .inner = op->routed.gate.rows, .shared_inner = op->shared_block ? op->shared.gate.rows : 0, .experts = op->i[0], .k = op->i[1]};
   return 2 * covey_moe_exchange(&m);
 }
@@ -262,7 +329,7 @@ static int32_t match_moe_row(const canon_op *o, int32_t n, const covey_place *d,
       .router = dot->m.codes, .router_form = dot->m.form, .table = ffn->table, .gate_at = r->gate.codes_at, .up_at = r->up.codes_at, .down_at = r->down.codes_at, .exchange = ffn->state,
   };
   if (!routes(router, d, m)) return 0;
-  m->finished = (uint32_t *)(m->exchange + covey_exchange(ffn));
+  m->finished = (uint32_t *)(m->exchange + covey_exchange(ffn, 0));
   if (ffn->shared_block) {
     m->shared = ffn->shared_block;
     m->shared_inner = ffn->shared.gate.rows;
@@ -310,6 +377,13 @@ static covey_launch *fuse(const canon_op *o, int32_t n, const covey_bucket *b, c
     covey_moe moe;
     int32_t kernel, rows = rows_of(b, norm->dst.logits);
     int64_t shared;
+    covey_attend attend;
+    if (!gather && (k = match_attend_row(o, n, b, d, &attend, &kernel, &shared))) {
+      *used = k;
+      at = launch(at, kernel, o->label, d->multiprocessors, 1, 1, 9 * 32, shared);   // ATTEND_WARPS and one that copies
+      at[-1].argument.attend = attend;
+      return early(at, d);
+    }
     if (!gather && b->rows == 1 && (k = match_moe_row(o, n, d, &moe, &kernel, &shared))) {
       *used = k;
       at = launch(at, kernel, o->label, d->multiprocessors, 1, 1, (8 + 1 + 4 + 2) * 32, shared);   // WARPS, helpers and producers of experts_row.cu

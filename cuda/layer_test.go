@@ -23,6 +23,8 @@ type shape struct {
 	headNorm       bool
 	late           bool // norms of heads follow the rotation
 	plusOne        bool
+	window         int
+	sinks          bool
 	query, rank    int // latent attention: widths of the latents; dim and rot are those of a query head's plain and rotated part
 	shared         int // width of the shared expert; 0 = none
 	head           canon.Form
@@ -50,6 +52,19 @@ func (c shape) small() shape {
 	if c.rank == 0 {
 		c.dim, c.rot = 64, 48
 	}
+	return c
+}
+
+// Attention of one row in one launch: query heads of a key/value head in units of four, two and one, and what else the kernel does.
+var rowShapes = []shape{
+	{name: "units of four", kvHeads: 2, group: 32, scale: canon.BF16, kv: canon.F16, dim: 64, rot: 48, hidden: 96, headNorm: true},
+	{name: "units of two, window and sinks", kvHeads: 4, group: 64, scale: canon.F16, kv: canon.F16, dim: 64, rot: 64, hidden: 136, window: 300, sinks: true, headNorm: true, late: true, plusOne: true},
+	{name: "units of one, wide heads", kvHeads: 8, group: 128, scale: canon.BF16, kv: canon.F16, dim: 128, rot: 32, hidden: 72},
+}
+
+func (c shape) row() shape {
+	c.form, c.layers, c.stored, c.records, c.vocab, c.heads, c.inner = canon.Int4, 1, 1, 2, 32, 8, 32
+	c.head, c.routerForm, c.router = canon.F32, canon.F32, canon.RouterSpec{Experts: 2, TopK: 1}
 	return c
 }
 
@@ -132,7 +147,11 @@ func (c shape) build(g *rig) {
 				norms()
 			}
 			p.KVAppend(kv, l, k, v)
-			p.Attention(attended, q, kv, l, canon.AttentionSpec{Heads: c.heads})
+			spec := canon.AttentionSpec{Heads: c.heads, Window: c.window}
+			if c.sinks {
+				spec.Sinks = g.normals(c.heads, 1)
+			}
+			p.Attention(attended, q, kv, l, spec)
 		}
 	}
 	var stored []layer
@@ -200,6 +219,22 @@ func TestLayersEqualTheCPU(t *testing.T) {
 	}
 }
 
+// Rows by themselves at positions around the ends of pages and blocks, among rows of larger steps.
+func TestOneRowOfAttentionEqualsTheCPU(t *testing.T) {
+	for _, c := range rowShapes {
+		t.Run(c.name, func(t *testing.T) {
+			const pages = 12
+			g := newRig(t, canon.Limits{Pages: pages})
+			c.row().build(g)
+			var steps []*canon.Step
+			for _, at := range []struct{ first, rows int }{{0, 1}, {1, 1}, {2, 3}, {63, 1}, {64, 1}, {250, 5}, {255, 1}, {256, 1}, {510, 1}, {511, 2}, {513, 1}, {767, 1}} {
+				steps = append(steps, g.step(at.first, at.rows, pages))
+			}
+			g.same(steps...)
+		})
+	}
+}
+
 // The launches of a step of one row: what a model's speed for one answer hangs on.
 func TestOneRowTakesFewLaunches(t *testing.T) {
 	g := newRig(t, canon.Limits{Pages: 5})
@@ -214,7 +249,7 @@ func TestOneRowTakesFewLaunches(t *testing.T) {
 		}
 	})
 	names := must(device.kernels(1))
-	layer := []string{"rows_int4_g32", "heads_ready", "attend_blocks4_f16", "attend_fold", "rows_int4_g32"}
+	layer := []string{"attend_row_d64_int4_g32_bf16"}
 	if realDevice() {
 		layer = append(layer, "moe_row_int4_g32_bf16")
 	} else { // the driver for tests has no one-row kernel

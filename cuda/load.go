@@ -36,7 +36,7 @@ type loader struct {
 
 	places    []int                          // of the experts of the operation in hand: numbers of devices; nil = all are here
 	number    int                            // this device's
-	exchanges map[[4]C.int32_t]C.CUdeviceptr // by experts, chosen, width of an expert and of the shared one
+	exchanges map[[5]C.int32_t]C.CUdeviceptr // by kind and geometry of the operation
 }
 
 // mirror is a piece of host memory and its place on the device.
@@ -145,6 +145,10 @@ func (l *loader) op(op *C.canon_op) error {
 		if err := l.table(op); err != nil {
 			return err
 		}
+		if err := l.exchange(op); err != nil {
+			return err
+		}
+	case op.kind == C.CANON_OP_ATTENTION && op.kv.single == 0:
 		if err := l.exchange(op); err != nil {
 			return err
 		}
@@ -341,13 +345,19 @@ func (l *loader) table(op *C.canon_op) error {
 // exchange gives an operation what the blocks of its one-row kernel hand each other: one piece for all layers of a geometry, with
 // all bits set and a count of 0 behind.
 func (l *loader) exchange(op *C.canon_op) error {
-	key := [4]C.int32_t{op.i[0], op.i[1], op.routed.gate.rows, 0}
-	if op.shared_block != nil {
-		key[3] = op.shared.gate.rows
+	n := int64(C.covey_exchange(op, C.int32_t(l.image.Limits.Pages))) * 4
+	if n == 0 {
+		return nil
+	}
+	key := [5]C.int32_t{op.kind, op.i[0], op.i[1], op.routed.gate.rows, 0}
+	switch {
+	case op.kind == C.CANON_OP_ATTENTION:
+		key = [5]C.int32_t{op.kind, op.i[1], op.kv.heads, op.kv.dim, 0}
+	case op.shared_block != nil:
+		key[4] = op.shared.gate.rows
 	}
 	at, ok := l.exchanges[key]
 	if !ok {
-		n := int64(C.covey_exchange(op)) * 4
 		var err error
 		if at, err = l.memory.take("scratch", n+4); err != nil {
 			return err

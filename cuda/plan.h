@@ -1,6 +1,6 @@
 // Launches of a step: which kernels its operations become, with what geometry. Shared by the host code and benches.
 #pragma once
-#include "kernels/fused.h"
+#include "kernels/attend_row.h"
 #include "kernels/moe.h"
 
 // Every kernel that the host launches, without the prefix covey_: the plain ones, one for each operation and any form, and the
@@ -22,7 +22,9 @@
   COVEY_WIDE(X, float_up1) COVEY_WIDE(X, float_up8) COVEY_WIDE(X, float_down1) COVEY_WIDE(X, float_down8)                 \
   COVEY_FLOATS(X, attend_blocks1) COVEY_FLOATS(X, attend_blocks2) COVEY_FLOATS(X, attend_blocks4)                        \
   COVEY_FLOATS(X, attend_tiles64) COVEY_FLOATS(X, attend_tiles128) COVEY_FLOATS(X, attend_latent) X(attend_fold)                                        \
-  COVEY_SCALES(X, moe_row_int4_g32) COVEY_SCALES(X, moe_row_int4_g64) COVEY_SCALES(X, moe_row_int4_g128)
+  COVEY_SCALES(X, moe_row_int4_g32) COVEY_SCALES(X, moe_row_int4_g64) COVEY_SCALES(X, moe_row_int4_g128)     \
+  COVEY_SCALES(X, attend_row_d64_int4_g32) COVEY_SCALES(X, attend_row_d64_int4_g64)                                            \
+  COVEY_SCALES(X, attend_row_d128_int4_g32) COVEY_SCALES(X, attend_row_d128_int4_g64) COVEY_SCALES(X, attend_row_d128_int4_g128)
 #define X(name) COVEY_K_##name,
 enum { COVEY_PLAIN(X) COVEY_PLAIN_COUNT, COVEY_BEFORE_FAST = COVEY_PLAIN_COUNT - 1, COVEY_FAST(X) COVEY_KERNEL_COUNT };
 #undef X
@@ -49,7 +51,7 @@ typedef struct {
 } covey_place;
 
 // The first argument of a kernel.
-typedef union { canon_op op; covey_rows rows; covey_heads heads; covey_combination combination; covey_moe moe; } covey_argument;
+typedef union { canon_op op; covey_rows rows; covey_heads heads; covey_combination combination; covey_moe moe; covey_attend attend; } covey_argument;
 
 typedef struct {
   int32_t kernel, label;
@@ -64,7 +66,7 @@ enum { COVEY_OP_DRAW = 1000 };
 
 const char *covey_kernel_name(int32_t kernel);
 // The family of a fast kernel; a device has all of a family or uses none of it.
-enum { COVEY_FAST_PRODUCTS = 1, COVEY_FAST_EXPERTS = 2, COVEY_FAST_ATTENTION = 4, COVEY_FAST_ROW = 8 };
+enum { COVEY_FAST_PRODUCTS = 1, COVEY_FAST_EXPERTS = 2, COVEY_FAST_ATTENTION = 4, COVEY_FAST_ROW = 8, COVEY_FAST_ATTEND_ROW = 16 };
 int32_t covey_kernel_family(int32_t kernel);
 // The launches of n operations into out, which has room for covey_most_launches. Returns how many; -1 - i if there is no
 // kernel for operation i.
@@ -73,9 +75,10 @@ int32_t covey_most_launches(const canon_op *ops, int32_t n);
 // Scratch of one operation for steps of `rows` rows, in bytes: the largest of every kind is what a program needs.
 typedef struct { int64_t codes, groups, inner[2], inner_codes[2], inner_groups[2], routed, slots, experts, partial_row, partial_blocks, scores, mixed; } covey_scratch;
 void covey_needs(const canon_op *op, int32_t rows, int32_t pages, covey_scratch *s);
-// Floats that blocks of the one-row kernel exchange for a CANON_OP_FFN with routed experts, both halves; behind them lies the
-// count of finished blocks. The operation's `state` points to them on the device: all bits set, the count 0.
-int64_t covey_exchange(const canon_op *op);
+// Floats that blocks of a one-row kernel exchange for a CANON_OP_FFN with routed experts or a CANON_OP_ATTENTION of a program with
+// so many pages a sequence; 0 = there is no such kernel. Behind them lies the count of finished blocks. The operation's `state`
+// points to them on the device: all bits set, the count 0.
+int64_t covey_exchange(const canon_op *op, int32_t pages);
 
 // A weight of the host (addresses or offsets) as it lies on the device, with offsets from at, which moves past it.
 canon_matrix covey_matrix(const canon_matrix *host, int64_t *at);

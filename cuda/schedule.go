@@ -181,7 +181,7 @@ func (r *runner) place(d *device) C.covey_place {
 	}
 	for _, a := range r.image.Kept {
 		if !a.Logits {
-			p.fast &^= C.COVEY_FAST_ROW // it keeps a router's logits to itself
+			p.fast &^= C.COVEY_FAST_ROW | C.COVEY_FAST_ATTEND_ROW // they keep what is between their operations to themselves
 		}
 	}
 	return p
@@ -248,7 +248,7 @@ func (b *Backend) Load(p *canon.Program) (canon.Runner, error) {
 }
 
 func (r *runner) load() error {
-	l := &loader{memory: &r.memory, image: r.image, seen: map[unsafe.Pointer]C.CUdeviceptr{}, exchanges: map[[4]C.int32_t]C.CUdeviceptr{}}
+	l := &loader{memory: &r.memory, image: r.image, seen: map[unsafe.Pointer]C.CUdeviceptr{}, exchanges: map[[5]C.int32_t]C.CUdeviceptr{}}
 	var places [][]int
 	if len(r.b.far) > 0 {
 		places = r.placement()

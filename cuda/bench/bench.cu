@@ -1,4 +1,4 @@
-// Bench of the CUDA kernels without Go: nvcc builds it, it needs a device. `bench [section ...]`: latency, row, rows, attention, edges.
+// Bench of the CUDA kernels without Go: nvcc builds it, it needs a device. `bench [section ...]`: latency, row, rows, attention, attend, edges.
 #include "bench.h"
 #include "../kernels/ptx.cuh"
 
@@ -219,6 +219,7 @@ int main(int n, char **arg) {
   if (wants("row")) bench_row(probe);
   if (wants("rows")) bench_rows(probe);
   if (wants("attention")) bench_attention();
+  if (wants("attend")) bench_attend(probe);
   if (wants("edges")) bench_edges();
   return 0;
 }

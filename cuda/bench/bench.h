@@ -97,4 +97,5 @@ double clock_mhz(uint64_t cycles);
 void bench_row(double probe);
 void bench_rows(double probe);
 void bench_attention();
+void bench_attend(double probe);
 void bench_edges();

@@ -29,13 +29,19 @@ typedef void (*kernel)(covey_argument, const covey_program *, int32_t, int32_t);
 enum { MOST_THREADS = 1024, STACK = 64 << 10, MOST_SHARED = 227 << 10 };
 
 struct fiber { void *sp; int done, waits, polls; uint64_t barrier, exchange; };   // waits: for exchange `exchange` of its warp
-static fiber fibers[MOST_THREADS];
-static char *stacks;
-static void *scheduler;
-static int current;
-static uint64_t passed;                                  // barriers that the block has passed
 struct warp_state { uint64_t slots[2][32], exchanges; int lanes, arrived, done; };
-static warp_state warps[MOST_THREADS / 32];
+struct meeting { int arrived; uint64_t passed; };
+struct block {
+  uint3_ index;
+  fiber *fibers;
+  unsigned char *dynamic;
+  uint64_t passed;                                       // barriers that the block has passed
+  warp_state warps[MOST_THREADS / 32];
+  meeting meetings[16];
+};
+static void *scheduler;
+static block *running;                                   // and the thread of it
+static int current;
 static kernel body;
 static const covey_launch *body_launch;
 static const covey_program *body_program;
@@ -69,24 +75,24 @@ static void *first_frame(char *top, void (*entry)()) {
 }
 #endif
 
-static void leave() { emulated_switch(&fibers[current].sp, scheduler); }
+static void leave() { emulated_switch(&running->fibers[current].sp, scheduler); }
 static void complete(warp_state &w) {
   if (w.arrived && w.arrived + w.done == w.lanes) { w.exchanges++; w.arrived = 0; }
 }
 static void enter() {
   body(body_launch->argument, body_program, body_launch->more[0], body_launch->more[1]);
-  fibers[current].done = 1;
-  warps[current / 32].done++;
-  complete(warps[current / 32]);
+  running->fibers[current].done = 1;
+  running->warps[current / 32].done++;
+  complete(running->warps[current / 32]);
   for (;;) leave();
 }
 void emulated_barrier() {
-  uint64_t mine = ++fibers[current].barrier;
-  while (passed < mine) leave();
+  uint64_t mine = ++running->fibers[current].barrier;
+  while (running->passed < mine) leave();
 }
 const uint64_t *emulated_exchange(uint64_t v) {
-  fiber &f = fibers[current];
-  warp_state &w = warps[current / 32];
+  fiber &f = running->fibers[current];
+  warp_state &w = running->warps[current / 32];
   uint64_t n = w.exchanges;                              // no lane can be a whole exchange ahead of another
   w.slots[n & 1][current % 32] = v;
   w.arrived++;
@@ -98,17 +104,23 @@ const uint64_t *emulated_exchange(uint64_t v) {
   return w.slots[n & 1];
 }
 void emulated_poll() {
-  fibers[current].polls = 1;
+  running->fibers[current].polls = 1;
   leave();
+}
+void emulated_meeting(int id, int threads, bool wait) {
+  meeting &m = running->meetings[id];
+  uint64_t mine = m.passed;
+  if (++m.arrived == threads) { m.arrived = 0; m.passed++; }
+  while (wait && m.passed == mine) emulated_poll();
 }
 // Runs the lanes of a warp until all wait for something or have ended.
 static void run_warp(int warp) {
-  warp_state &w = warps[warp];
+  warp_state &w = running->warps[warp];
   for (bool moved = true; moved;) {
     moved = false;
     for (int t = warp * 32; t < warp * 32 + w.lanes; t++) {
-      fiber &f = fibers[t];
-      if (f.done || f.barrier > passed || (f.waits && w.exchanges <= f.exchange)) continue;
+      fiber &f = running->fibers[t];
+      if (f.done || f.barrier > running->passed || (f.waits && w.exchanges <= f.exchange)) continue;
       current = t;
       threadIdx = {(uint32_t)t, 0, 0};
       f.polls = 0;
@@ -117,39 +129,63 @@ static void run_warp(int warp) {
     }
   }
 }
-static void run_block() {
-  int n = (int)blockDim.x, count = (n + 31) / 32;
-  passed = 0;
-  for (int t = 0; t < n; t++) fibers[t] = {first_frame(stacks + (size_t)(t + 1) * STACK, enter), 0, 0, 0, 0, 0};
-  for (int w = 0; w < count; w++) { warps[w].exchanges = 0; warps[w].arrived = warps[w].done = 0; warps[w].lanes = n - w * 32 < 32 ? n - w * 32 : 32; }
-  for (int left = 1; left; passed++) {
-    for (bool polls = true; polls;) {                        // whoever polls goes on before a barrier is passed
-      left = 0;
-      polls = false;
-      for (int w = 0; w < count; w++) {
-        run_warp(w);
-        left += warps[w].lanes - warps[w].done;
-      }
-      for (int t = 0; t < n; t++) polls |= !fibers[t].done && fibers[t].polls;
-    }
-  }
+static void begin(block &b, char *stacks, unsigned char *dynamic, uint32_t shared) {
+  int n = (int)blockDim.x;
+  b.dynamic = dynamic;
+  b.passed = 0;
+  memset(b.meetings, 0, sizeof b.meetings);
+  memset(dynamic, 0xcd, shared);                         // what was there is nobody's zero
+  for (int t = 0; t < n; t++) b.fibers[t] = {first_frame(stacks + (size_t)(t + 1) * STACK, enter), 0, 0, 0, 0, 0};
+  for (int w = 0; w * 32 < n; w++) { b.warps[w].exchanges = 0; b.warps[w].arrived = b.warps[w].done = 0; b.warps[w].lanes = n - w * 32 < 32 ? n - w * 32 : 32; }
 }
-static void run_kernel(kernel k, const uint32_t *grid, uint32_t threads, uint32_t shared, const covey_launch &l, const covey_program *p) {
-  static std::vector<unsigned char> dynamic(MOST_SHARED + 64);
-  if (!stacks) stacks = (char *)aligned_alloc(4096, (size_t)MOST_THREADS * STACK);
-  emulated_dynamic = (unsigned char *)(((uintptr_t)dynamic.data() + 63) & ~(uintptr_t)63);
+// Lets every thread of a block run as far as it gets; whether any is left.
+static bool advance(block &b) {
+  int n = (int)blockDim.x, left = 0;
+  bool polls = false;
+  running = &b;
+  blockIdx = b.index;
+  emulated_dynamic = b.dynamic;
+  for (int w = 0; w * 32 < n; w++) {
+    run_warp(w);
+    left += b.warps[w].lanes - b.warps[w].done;
+  }
+  for (int t = 0; t < n; t++) polls |= !b.fibers[t].done && b.fibers[t].polls;
+  if (!polls) b.passed++;                                // whoever polls goes on before a barrier is passed
+  return left;
+}
+// A launch whose blocks wait for one another runs all of them at once, each with shared memory of its own; what kernels declare
+// as shared is one for all blocks, so such kernels have none.
+static void run_kernel(kernel k, const uint32_t *grid, uint32_t threads, uint32_t shared, const covey_launch &l, const covey_program *p, bool together) {
+  uint32_t all = grid[0] * grid[1] * grid[2], at_once = together ? all : 1;
+  size_t memory = MOST_SHARED + 64, stack = (size_t)threads * STACK;
+  static std::vector<unsigned char> dynamic;
+  static std::vector<fiber> fibers;
+  static char *stacks;
+  static size_t room;
+  if (dynamic.size() < at_once * memory) dynamic.resize(at_once * memory);
+  if (fibers.size() < at_once * threads) fibers.resize(at_once * threads);
+  if (room < at_once * stack) {
+    free(stacks);
+    stacks = (char *)aligned_alloc(4096, room = at_once * stack);
+  }
   body = k;
   body_launch = &l;
   body_program = p;
   blockDim = {threads, 1, 1};
   gridDim = {grid[0], grid[1], grid[2]};
-  for (uint32_t z = 0; z < grid[2]; z++)
-    for (uint32_t y = 0; y < grid[1]; y++)
-      for (uint32_t x = 0; x < grid[0]; x++) {
-        blockIdx = {x, y, z};
-        memset(emulated_dynamic, 0xcd, shared);          // what was there is nobody's zero
-        run_block();
-      }
+  std::vector<block> blocks(at_once);
+  for (uint32_t first = 0; first < all; first += at_once) {
+    for (uint32_t i = 0; i < at_once; i++) {
+      uint32_t n = first + i;
+      blocks[i].index = {n % grid[0], n / grid[0] % grid[1], n / grid[0] / grid[1]};
+      blocks[i].fibers = fibers.data() + (size_t)i * threads;
+      begin(blocks[i], stacks + i * stack, (unsigned char *)(((uintptr_t)dynamic.data() + i * memory + 63) & ~(uintptr_t)63), shared);
+    }
+    for (bool left = true; left;) {
+      left = false;
+      for (block &b : blocks) left |= advance(b);
+    }
+  }
 }
 
 // ---- state -------------------------------------------------------------------------------------------------------------
@@ -274,8 +310,9 @@ API cuLaunchKernelEx(const launch_config *c, function *f, void **args, void **) 
   for (int i = 0; i < 2; i++) l.more[i] = *(const int32_t *)args[2 + i];
   const covey_program *p = *(const covey_program **)args[1];
   kernel k = f->k;
+  bool together = strstr(f->name, "_row_");
   uint32_t x = c->gx, y = c->gy, z = c->gz, threads = c->bx, shared = c->shared;
-  return submit(c->s, [=] { uint32_t grid[3] = {x, y, z}; run_kernel(k, grid, threads, shared, l, p); return OK; });
+  return submit(c->s, [=] { uint32_t grid[3] = {x, y, z}; run_kernel(k, grid, threads, shared, l, p, together); return OK; });
 }
 
 API cuStreamCreate(stream **s, unsigned) { if (!context) return INVALID_CONTEXT; *s = new stream{0, context}; return OK; }

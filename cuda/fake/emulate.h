@@ -31,6 +31,7 @@ struct alignas(16) float4 { float x, y, z, w; };
 
 static inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
 static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline int32_t min(int32_t a, int32_t b) { return a < b ? a : b; }
 static inline int32_t max(int32_t a, int32_t b) { return a > b ? a : b; }
@@ -51,6 +52,8 @@ void emulated_barrier();
 const uint64_t *emulated_exchange(uint64_t v);
 // Lets the other threads of the block run; for loops that wait for one of them.
 void emulated_poll();
+// A barrier of some of the block's threads; whether to wait there or only to arrive.
+void emulated_meeting(int id, int threads, bool wait);
 
 static inline void __syncthreads() { emulated_barrier(); }
 static inline void __syncwarp(unsigned = 0) { emulated_exchange(0); }
@@ -100,6 +103,7 @@ static inline void __trap() { __builtin_trap(); }
 static inline int32_t atomicCAS(int32_t *at, int32_t compare, int32_t v) { int32_t old = *at; if (old == compare) *at = v; return old; }
 static inline uint32_t atomicMax(uint32_t *at, uint32_t v) { uint32_t old = *at; *at = old > v ? old : v; return old; }
 static inline int32_t atomicMin(int32_t *at, int32_t v) { int32_t old = *at; *at = old < v ? old : v; return old; }
+static inline uint32_t atomicInc(uint32_t *at, uint32_t most) { uint32_t old = *at; *at = old >= most ? 0 : old + 1; return old; }
 static inline int32_t atomicAdd(int32_t *at, int32_t v) { int32_t old = *at; *at += v; return old; }
 static inline int32_t __dp4a(int32_t a, int32_t b, int32_t c) {
   for (int i = 0; i < 4; i++) c += (int32_t)(int8_t)(a >> 8 * i) * (int32_t)(int8_t)(b >> 8 * i);

@@ -33,17 +33,28 @@ static inline void bulk_load(shared_place dst, const void *src, uint32_t bytes, 
   emulated_settle(b);
 }
 static inline uint64_t read_once() { return 0; }
+static inline void prefetch_bulk(const void *, uint32_t) {}
 
 static inline void copy16(void *dst, const void *src) { memcpy(dst, src, 16); }
 static inline void copy4(void *dst, const void *src) { memcpy(dst, src, 4); }
 static inline void copies_commit() {}
 template <int LEFT> static inline void copies_wait() {}
 
-// All threads of the block must take part: there are no barriers of some warps.
-static inline void warps_sync(int, int) { emulated_barrier(); }
-static inline float look(const float *p) { return *p; }
+static inline void warps_sync(int id, int threads) { emulated_meeting(id, threads, true); }
+static inline void warps_arrive(int id, int threads) { emulated_meeting(id, threads, false); }
+
+// Whoever looks lets the others run, other blocks too where the launch runs all at once.
+static inline float unset() { return __int_as_float(-1); }
 static inline bool is_unset(float v) { return __float_as_int(v) == -1; }
-enum { MOST_LOOKS = 1 };
+static inline uint32_t count_read(const uint32_t *c) { return *c; }
+static inline float look(const float *p) { emulated_poll(); return *p; }
+static inline float4 look4(const float *p) { emulated_poll(); return *(const float4 *)p; }
+static inline uint2 look2(const uint32_t *p) { emulated_poll(); return *(const uint2 *)p; }
+static inline uint4 look4(const uint32_t *p) { emulated_poll(); return *(const uint4 *)p; }
+static inline void hand_over(uint32_t *p, uint2 v) { *(uint2 *)p = v; }
+static inline void hand_over(float *p, float v) { *p = v == v ? v : __int_as_float(0x7fc00000); }
+static inline void hand_over_word(uint32_t *p, uint32_t v) { *p = v; }
+enum { MOST_LOOKS = 1 << 24 };
 
 static inline void wait_for_previous() {}
 static inline void let_next_start() {}

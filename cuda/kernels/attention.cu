@@ -83,7 +83,7 @@ template <int FORM, int HEADS> __device__ __forceinline__ void attend_block(cons
     float l = 0;
     #pragma unroll
     for (int i = 0; i < 8; i++) l = l + w[h][i * 32 + lane];
-    l = warp_sum_tree(l);
+    l = warp_tree(l);
     if (lane == 0) out[heads + head0 + h] = l;
   }
   if (t == 0) {

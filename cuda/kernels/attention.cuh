@@ -38,11 +38,6 @@ template <int FORM> __device__ __forceinline__ const typename kv_value<FORM>::ra
   return (const typename kv_value<FORM>::raw *)kv.data + (page * kv.layers + op.i[0]) * 2 * *part + (int64_t)head * kv.dim * 64;
 }
 
-__device__ __forceinline__ float warp_sum_tree(float v) {
-  #pragma unroll
-  for (int h = 16; h >= 1; h >>= 1) v = v + __shfl_xor_sync(0xffffffffu, v, h);
-  return v;
-}
 __device__ __forceinline__ float warp_highest(float v) {
   #pragma unroll
   for (int h = 16; h >= 1; h >>= 1) v = canon_max(__shfl_xor_sync(0xffffffffu, v, h), v);

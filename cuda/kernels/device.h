@@ -15,8 +15,9 @@
 
 // The tree of rule 3 over the lanes of a warp; every lane gets the result.
 static __device__ __forceinline__ float warp_tree(float v) {
-  for (int h = 16; h >= 1; h >>= 1) v = v + __shfl_down_sync(FULL, v, h);
-  return __shfl_sync(FULL, v, 0);
+#pragma unroll
+  for (int h = 16; h >= 1; h >>= 1) v = v + __shfl_xor_sync(FULL, v, h);
+  return v;
 }
 static __device__ __forceinline__ uint32_t warp_max(uint32_t v) {
   for (int h = 16; h >= 1; h >>= 1) { uint32_t o = __shfl_xor_sync(FULL, v, h); v = o > v ? o : v; }

@@ -1,7 +1,7 @@
 // Row operations that follow one another, in one launch each, so that a step of few rows has few launches. The operations keep
 // their order; what one leaves in a buffer is left there too. Twins: engine/canon/rows.c.
 #include "fused.h"
-#include "device.h"
+#include "heads.cuh"
 #include "ptx.cuh"
 
 // Rows gathered, normed and quantised: f.normed, and p->codes in groups of f.group (0 = none). A block a row; its values pass
@@ -39,27 +39,6 @@ COVEY_BOUNDED(256) covey_norm_codes(COVEY_CONST covey_rows f, const covey_progra
                   p->codes.scale + (int64_t)row * groups + g, p->codes.sum + (int64_t)row * groups + g);
 }
 
-static __device__ __forceinline__ void head_norm(float *x, const float *w, int n, float eps, int plus_one, int lane) {
-  float s = 0;
-  for (int i = lane; i < n; i += 32) s = canon_fmaf(x[i], x[i], s);
-  s = canon_rms_factor(warp_tree(s), n, eps);
-  for (int i = lane; i < n; i += 32) {
-    float v = x[i] * s;
-    x[i] = v * (plus_one ? w[i] + 1.0f : w[i]);
-  }
-  __syncwarp();
-}
-static __device__ __forceinline__ void head_turn(float *x, const covey_heads &f, const covey_angles &a, int64_t row, int lane) {
-  const int n = f.rot / 2;
-  float *at = x + f.offset;
-  for (int j = lane; j < n; j += 32) {
-    float c = a.cosine[row * n + j], s = a.sine[row * n + j];
-    if (f.pairing) canon_rotate(at + 2 * j, at + 2 * j + 1, c, s);
-    else canon_rotate(at + j, at + j + n, c, s);
-  }
-  __syncwarp();
-}
-
 enum { HEAD_WARPS = 4, HEAD_DIM = 256 };
 
 // Norms, rotation and cache of queries, keys and values: a warp a head. grid (heads of q, k and v / HEAD_WARPS, rows).
@@ -76,7 +55,11 @@ COVEY_BOUNDED(HEAD_WARPS * 32) covey_heads_ready(COVEY_CONST covey_heads f, cons
   if (which < 2) {
     const float *w = which ? f.k_norm : f.q_norm;
     if (w && !f.late) head_norm(x, w, dim, f.eps, f.plus_one, lane);
-    if (f.angles >= 0) head_turn(x, f, p->angles[f.angles], row, lane);
+    if (f.angles >= 0) {
+      const covey_angles &a = p->angles[f.angles];
+      const int64_t at = (int64_t)row * (f.rot / 2);
+      head_turn(x + f.offset, f.rot / 2, f.pairing, a.cosine + at, a.sine + at, lane);
+    }
     if (w && f.late) head_norm(x, w, dim, f.eps, f.plus_one, lane);
     for (int i = lane; i < dim; i += 32) from[i] = x[i];
   }

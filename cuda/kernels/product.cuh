@@ -4,7 +4,7 @@
 // gives (float)I without a conversion. Codes of int4 keep their offset, those of mxfp4 get one: the start also holds -8 or -12
 // times the sum of the activation codes. A lane (g = lane / 4, t = lane % 4) gets the sums of weight rows g and g + 8 by activation rows 2t, 2t + 1.
 #pragma once
-#include "layout.h"
+#include "device.h"
 #include "ptx.cuh"
 
 enum { COVEY_MAGIC = 0x4B400000 };
@@ -189,13 +189,4 @@ template <int GROUP> __device__ __forceinline__ uint2 quantise8(const float v[8]
   *sum = s;
   auto pack = [](const int32_t *p) { return (p[0] & 255) | (p[1] & 255) << 8 | (p[2] & 255) << 16 | (uint32_t)p[3] << 24; };
   return make_uint2(pack(q), pack(q + 4));
-}
-
-// ---- rule 3 ------------------------------------------------------------------------------------------------------------
-
-// The fixed tree over the lanes of a warp; every lane gets the sum.
-__device__ __forceinline__ float warp_tree(float v) {
-  #pragma unroll
-  for (int h = 16; h >= 1; h >>= 1) v = v + __shfl_xor_sync(0xffffffffu, v, h);
-  return v;
 }

@@ -53,6 +53,11 @@ __device__ __forceinline__ void bulk_load(uint32_t dst, const void *src, uint32_
   COVEY_SM90("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst), "l"(src), "r"(bytes), "r"(b) : "memory");
 }
 
+// Asks the second-level cache for bytes that will be copied soon; as bulk_load.
+__device__ __forceinline__ void prefetch_bulk(const void *src, uint32_t bytes) {
+  COVEY_SM90("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
+}
+
 // ---- 16- and 4-byte copies that a group of threads waits for ------------------------------------------------------------
 
 __device__ __forceinline__ void copy16(void *dst, const void *src) {
@@ -82,6 +87,8 @@ __device__ __forceinline__ void hand_over(float *p, float v) {
   v = v == v ? v : __int_as_float(0x7fc00000);
   asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory");
 }
+// The same for any bits that are not all set.
+__device__ __forceinline__ void hand_over_word(uint32_t *p, uint32_t v) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
 __device__ __forceinline__ float4 look4(const float *p) {
   float4 v;
   asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");

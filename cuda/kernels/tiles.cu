@@ -180,7 +180,7 @@ template <int FORM, int DIM> __device__ __forceinline__ void attend_tile(const c
           row[j * 32] = e;
           l = l + e;
         }
-        l = warp_sum_tree(l);
+        l = warp_tree(l);
         if (half * 8 + (lane & 7) == i) my_l = l;
       }
       __syncwarp();
