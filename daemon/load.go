@@ -74,7 +74,11 @@ func (s *Server) load(ctx context.Context) {
 	s.model.mu.Lock()
 	s.model.took = time.Since(s.model.started)
 	if err != nil {
-		s.model.err = problem(KindInput, "load_failed", "choose a folder that holds a model with --model DIR and start again; covey doctor names what is wrong", err, "the model could not be loaded")
+		hint := "choose a folder that holds a model with --model DIR and start again; covey doctor names what is wrong"
+		if own := (*Error)(nil); errors.As(err, &own) && own.Hint != "" { // of a device, say
+			hint = own.Hint
+		}
+		s.model.err = problem(KindInput, "load_failed", hint, err, "the model could not be loaded")
 	} else {
 		s.model.eng = eng
 	}

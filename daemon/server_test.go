@@ -16,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"covey/engine/canon"
 )
 
 // testDaemon is a running daemon whose model folder holds no model.
@@ -166,6 +168,19 @@ func TestAModelThatFailsToLoadLeavesTheDaemonUpWithTheReason(t *testing.T) {
 	}
 	if code, _, body := d.get("/metrics"); code != 200 || !strings.Contains(body, "covey_ready 0") || !strings.Contains(body, "covey_http_requests_total") {
 		t.Errorf("metrics: %d %.200s", code, body)
+	}
+}
+
+// What fails may know its own remedy: a device, for one, is not mended by another model.
+func TestAFailureToLoadKeepsItsOwnHint(t *testing.T) {
+	d := startDaemon(t, func(c *Config) {
+		c.Backend = func(string) (canon.Backend, error) {
+			return nil, &Error{Kind: KindEnvironment, Code: "device", Message: "opening device cuda", Hint: "covey doctor lists the devices", Err: errors.New("cuDeviceGetCount: failed")}
+		}
+	})
+	failure := d.loaded()
+	if failure == nil || failure.Hint != "covey doctor lists the devices" || !strings.Contains(failure.Error(), "cuDeviceGetCount") {
+		t.Errorf("got %+v", failure)
 	}
 }
 
