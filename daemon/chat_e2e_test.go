@@ -303,6 +303,18 @@ func TestAPersonChatsInABrowser(t *testing.T) {
 		t.Errorf("%d cells are lit for one token, want 116", lit)
 	}
 	b.shoot("chat-tokens-light")
+	shade := func(by string) {
+		eval[bool](b, fmt.Sprintf(`(() => { const s = document.querySelector('[data-change="shade"]'); s.value = %q; s.dispatchEvent(new Event("change", {bubbles: true})); return true })()`, by))
+	}
+	shade("entropy")
+	b.until(`document.querySelectorAll(".token-list [data-i]:not(.s0)").length > 0`)
+	shade("topic") // of the newest atlas of the model, if another test has made one
+	b.until(`/no atlas of this model yet|chinese|law/.test(document.querySelector("[data-topics]").innerText)`)
+
+	// A text file that is dropped on the page is put into the message.
+	eval[bool](b, `(() => { const d = new DataTransfer(); d.items.add(new File(["Foxes are clever.\n"], "fox.txt")); document.getElementById("log").dispatchEvent(new DragEvent("drop", {dataTransfer: d, bubbles: true, cancelable: true})); return true })()`)
+	b.until(`document.getElementById("draft").value === "fox.txt:\n\nFoxes are clever.\n"`)
+	eval[bool](b, `(() => { const f = document.getElementById("draft"); f.value = ""; f.dispatchEvent(new Event("input", {bubbles: true})); return true })()`)
 	b.theme("dark")
 	b.shoot("chat-tokens-dark")
 

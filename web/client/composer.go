@@ -36,6 +36,14 @@ func newComposer(c *chat) *composer {
 		e.Call("preventDefault")
 		m.send()
 	})
+	page := dom.ID("chat")
+	dom.On(page, "dragover", func(e js.Value) { e.Call("preventDefault") }) // a file may be dropped here
+	dom.On(page, "drop", func(e js.Value) {
+		if file := e.Get("dataTransfer").Get("files").Index(0); file.Truthy() {
+			e.Call("preventDefault")
+			m.take(file)
+		}
+	})
 	m.grow()
 	if !narrow() && js.Global().Get("location").Get("hash").String() == "" {
 		dom.Focus(m.field)
@@ -52,6 +60,27 @@ func (m *composer) set(text string) {
 	m.grow()
 	m.sync()
 	m.keep()
+}
+
+// maxDropped is the largest file that is put into a message, in bytes: the daemon takes messages of 512 KiB.
+const maxDropped = 256 << 10
+
+// take adds the text of a file that was dropped to the draft, under its name.
+func (m *composer) take(file js.Value) {
+	name := file.Get("name").String()
+	if file.Get("size").Int() > maxDropped {
+		m.chat.app.toast(name+" has more than 256 KiB: too much for a message.", "", nil)
+		return
+	}
+	then(file.Call("text"), func(text js.Value) {
+		before := strings.TrimSpace(m.text())
+		if before != "" {
+			before += "\n\n"
+		}
+		m.set(before + name + ":\n\n" + strings.TrimSpace(text.String()) + "\n")
+		m.count()
+		dom.Focus(m.field)
+	}, func() { m.chat.app.toast(name+" could not be read.", "", nil) })
 }
 
 func (m *composer) keep() { dom.Store(m.draftKey(), m.text()) }

@@ -136,7 +136,9 @@ func (m *expertMap) controls() {
 		list.Call("set", "atlas", el.Get("value"))
 		js.Global().Get("history").Call("replaceState", js.Null(), "", "?"+list.Call("toString").String())
 		dom.SetAttr(m.page, "data-atlas", el.Get("value").String())
-		dom.SetAttr(dom.ID("map-compare"), "href", "/atlas/compare?a="+el.Get("value").String())
+		if link := dom.ID("map-compare"); dom.Is(link) {
+			dom.SetAttr(link, "href", "/atlas/compare?a="+el.Get("value").String())
+		}
 		a.socket.Send(a.orFail(nil), wire.Survey, el.Get("value").String())
 	}
 	a.inputs["map-search"] = func(el, _ js.Value) { m.search(el.Get("value").String()) }

@@ -74,7 +74,7 @@ func legendName(mode mapview.Mode, d *mapview.Data, topic int) string {
 		if a.Tokens == 0 || b.Tokens == 0 {
 			return "Two conversations with stored routing are needed"
 		}
-		return "Share in " + a.Name + " (" + talked(a) + ") over " + b.Name + " (" + talked(b) + "); one text each: no test"
+		return "Share in \"" + a.Name + "\" (" + talked(a) + ") over \"" + b.Name + "\" (" + talked(b) + "); one text each: no test"
 	case mapview.Tier:
 		return tierLine(d.Tiers)
 	}
@@ -84,7 +84,10 @@ func legendName(mode mapview.Mode, d *mapview.Data, topic int) string {
 // talked says what of a conversation is counted.
 func talked(t mapview.Talk) string {
 	text := plural(t.Answers, "answer")
-	if t.Stopped > 0 {
+	switch {
+	case t.Stopped == 1 && t.Answers == 1:
+		text += ", stopped early"
+	case t.Stopped > 0:
 		text += ", " + strconv.Itoa(t.Stopped) + " of them stopped early"
 	}
 	return text + ", " + plural(t.Tokens, "token")
