@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"covey/atlas"
 	"covey/atlas/probes"
@@ -79,15 +80,27 @@ func found(a *atlas.Atlas) []string {
 		say("Of %d labelled experts that were removed one by one, %d are shown to matter more to their topic than experts of the same load; by chance about %.1f would. %d are shown to matter less.", tested, matters, 0.025*float64(tested), less)
 	}
 	if n := len(a.Groups); n > 0 {
-		matters := 0
+		var matters, less []string
 		for _, g := range a.Groups {
-			if g.Effect.Matters {
-				matters++
+			switch {
+			case g.Effect.Matters:
+				matters = append(matters, a.Topics[g.Topic])
+			case g.Effect.Low > 0:
+				less = append(less, a.Topics[g.Topic])
 			}
 		}
-		say("Removing all labelled experts of a topic together, against as many others of the same layers and load, matters in %d of %d topics.", matters, n)
+		say("Removing all labelled experts of a topic together, against as many others of the same layers, is shown to matter more in %s and less in %s of %d topics; by chance about %.1f of each would. The others are those nearest in load, which carry less of the topic: the labelled experts carry most of it.",
+			named(matters), named(less), n, 0.025*float64(n))
 	}
 	return out
+}
+
+// named counts topics and names them: "2 (math, manuals)".
+func named(topics []string) string {
+	if len(topics) == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%d (%s)", len(topics), strings.Join(topics, ", "))
 }
 
 // bestDecoding is the most accurate decoding from shares or from tokens; nil = none.

@@ -68,3 +68,12 @@ func TestAReportNeedsNothingButItself(t *testing.T) {
 		}
 	}
 }
+
+func TestAReportNamesTheTopicsWhoseExpertsMatterTogether(t *testing.T) {
+	a := &atlas.Atlas{Topics: []string{"law", "code", "math"}, Labels: []atlas.Label{{}}, Groups: []atlas.Group{
+		{Topic: 0, Effect: atlas.Effect{Low: -0.2, High: -0.1, Matters: true}}, {Topic: 1, Effect: atlas.Effect{Low: -0.1, High: 0.1}}, {Topic: 2, Effect: atlas.Effect{Low: 0.1, High: 0.2}},
+	}}
+	if got, want := strings.Join(found(a), "\n"), "matter more in 1 (law) and less in 1 (math) of 3 topics; by chance about 0.1 of each would"; !strings.Contains(got, want) {
+		t.Errorf("no %q in\n%s", want, got)
+	}
+}
