@@ -113,9 +113,10 @@ static covey_launch *experts_few(const canon_op *op, const canon_record *r, int3
   for (int32_t down = 0; down < 2; down++) {
     const canon_matrix *m = down ? &r->down : &r->gate;
     int32_t slot = CANON_SEGMENT / m->group * covey_block(m->form, m->group, m->scale_form), each = 2, shared, slots;
-    int32_t fixed = covey_few_of(m->group, m->groups * m->group, slot, most, 0, passes).bytes;
+    int32_t fixed;
     for (;; each--) {
       if (!each) return 0;
+      fixed = covey_few_of(m->group, m->groups * m->group, slot, most, 0, covey_few_passes(passes, each * d->multiprocessors)).bytes;
       shared = (d->shared + 1024) / each - 1024;               // a block takes 1 KiB more than it asks for
       slots = at_most((shared - fixed) / slot, COVEY_FEW_SLOTS) / COVEY_FEW_WARPS * COVEY_FEW_WARPS;
       if (slots >= 2 * COVEY_FEW_WARPS || (each == 1 && slots >= COVEY_FEW_WARPS)) break;
@@ -309,7 +310,8 @@ covey_launch *covey_fast_router(const canon_op *op, const covey_bucket *b, const
 int64_t covey_exchange(const canon_op *op, int32_t pages) {
   if (op->kind == CANON_OP_ATTENTION) return op->kv.single ? 0 : covey_attend_exchange(op->i[1], op->kv.heads, op->kv.dim, covey_ceil(pages, 4));
   covey_moe m = {.hidden = op->dst.width, .inner = op->routed.gate.rows, .shared_inner = op->shared_block ? op->shared.gate.rows : 0, .experts = op->i[0], .k = op->i[1]};
-  return 2 * covey_moe_exchange(&m);
+  int32_t group = op->routed.gate.group;
+  return group ? 2 * (int64_t)covey_moe_half_of(&m, group).words : 0;
 }
 
 // norm, product of the router, router, quantisation, experts [, sum]. Returns how many operations that is; 0 if o is no such
@@ -326,10 +328,10 @@ static int32_t match_moe_row(const canon_op *o, int32_t n, const covey_place *d,
   if (norm->src.width % 8 || router->ids != ffn->ids) return 0;
   *m = (covey_moe){
       .hidden = norm->src.width, .inner = r->gate.rows, .x = norm->src.data, .norm = norm->vec, .eps = norm->f[0], .plus_one = norm->i[1], .y = ffn->dst.data,
-      .router = dot->m.codes, .router_form = dot->m.form, .table = ffn->table, .gate_at = r->gate.codes_at, .up_at = r->up.codes_at, .down_at = r->down.codes_at, .exchange = ffn->state,
+      .router = dot->m.codes, .router_form = dot->m.form, .table = ffn->table, .gate_at = r->gate.codes_at, .up_at = r->up.codes_at, .down_at = r->down.codes_at, .exchange = (uint32_t *)ffn->state,
   };
   if (!routes(router, d, m)) return 0;
-  m->finished = (uint32_t *)(m->exchange + covey_exchange(ffn, 0));
+  m->finished = m->exchange + covey_exchange(ffn, 0);
   if (ffn->shared_block) {
     m->shared = ffn->shared_block;
     m->shared_inner = ffn->shared.gate.rows;
@@ -337,10 +339,16 @@ static int32_t match_moe_row(const canon_op *o, int32_t n, const covey_place *d,
   }
   int32_t group = r->gate.group, slot = CANON_SEGMENT / group * covey_block(CANON_INT4, group, scales);
   int32_t front = covey_ceil(m->hidden * 4, slot) + covey_ceil(m->experts, d->multiprocessors) * covey_ceil(m->hidden * covey_form_bytes(m->router_form), slot);
-  covey_moe_shared at = covey_moe_shared_of(m, group, slot, d->shared);
-  if (at.ring >= d->shared || at.slots < front + 4) return 0;
+  // Half of a multiprocessor's shared memory (a block takes 1 KiB more than it asks for), so that the next launch's block fits
+  // beside this one, unless that leaves too short a ring.
+  *shared = (d->shared + 1024) / 2 - 1024;
+  covey_moe_shared at = covey_moe_shared_of(m, group, slot, (int32_t)*shared);
+  if (at.slots < front + 8) {
+    *shared = d->shared;
+    at = covey_moe_shared_of(m, group, slot, d->shared);
+  }
+  if (at.slots < front + 4) return 0;
   *kernel = COVEY_K_moe_row_int4_g32_f16 + 2 * v + (scales == CANON_BF16);
-  *shared = d->shared;
   if (n > 5 && o[5].kind == CANON_OP_ADD && same(&o[5].src, &ffn->dst) && o[5].dst.data == norm->src.data) {
     m->y = o[5].dst.data;
     m->residual = norm->src.data;
@@ -386,7 +394,7 @@ static covey_launch *fuse(const canon_op *o, int32_t n, const covey_bucket *b, c
     }
     if (!gather && b->rows == 1 && (k = match_moe_row(o, n, d, &moe, &kernel, &shared))) {
       *used = k;
-      at = launch(at, kernel, o->label, d->multiprocessors, 1, 1, (8 + 1 + 4 + 2) * 32, shared);   // WARPS, helpers and producers of experts_row.cu
+      at = launch(at, kernel, o->label, d->multiprocessors, 1, 1, (8 + 1 + 1 + 2) * 32, shared);   // MOE_ALL of experts_row.cu
       at[-1].argument.moe = moe;
       at[-1].more[0] = (int32_t)shared;
       return early(at, d);

@@ -36,7 +36,7 @@ type loader struct {
 
 	places    []int                          // of the experts of the operation in hand: numbers of devices; nil = all are here
 	number    int                            // this device's
-	exchanges map[[5]C.int32_t]C.CUdeviceptr // by kind and geometry of the operation
+	exchanges map[[6]C.int32_t]C.CUdeviceptr // by kind and geometry of the operation
 }
 
 // mirror is a piece of host memory and its place on the device.
@@ -349,12 +349,12 @@ func (l *loader) exchange(op *C.canon_op) error {
 	if n == 0 {
 		return nil
 	}
-	key := [5]C.int32_t{op.kind, op.i[0], op.i[1], op.routed.gate.rows, 0}
+	key := [6]C.int32_t{op.kind, op.i[0], op.i[1], op.routed.gate.rows, op.routed.gate.group, 0}
 	switch {
 	case op.kind == C.CANON_OP_ATTENTION:
-		key = [5]C.int32_t{op.kind, op.i[1], op.kv.heads, op.kv.dim, 0}
+		key = [6]C.int32_t{op.kind, op.i[1], op.kv.heads, op.kv.dim}
 	case op.shared_block != nil:
-		key[4] = op.shared.gate.rows
+		key[5] = op.shared.gate.rows
 	}
 	at, ok := l.exchanges[key]
 	if !ok {

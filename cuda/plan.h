@@ -75,7 +75,7 @@ int32_t covey_most_launches(const canon_op *ops, int32_t n);
 // Scratch of one operation for steps of `rows` rows, in bytes: the largest of every kind is what a program needs.
 typedef struct { int64_t codes, groups, inner[2], inner_codes[2], inner_groups[2], routed, slots, experts, partial_row, partial_blocks, scores, mixed; } covey_scratch;
 void covey_needs(const canon_op *op, int32_t rows, int32_t pages, covey_scratch *s);
-// Floats that blocks of a one-row kernel exchange for a CANON_OP_FFN with routed experts or a CANON_OP_ATTENTION of a program with
+// Words that blocks of a one-row kernel exchange for a CANON_OP_FFN with routed experts or a CANON_OP_ATTENTION of a program with
 // so many pages a sequence; 0 = there is no such kernel. Behind them lies the count of finished blocks. The operation's `state`
 // points to them on the device: all bits set, the count 0.
 int64_t covey_exchange(const canon_op *op, int32_t pages);

@@ -248,7 +248,7 @@ func (b *Backend) Load(p *canon.Program) (canon.Runner, error) {
 }
 
 func (r *runner) load() error {
-	l := &loader{memory: &r.memory, image: r.image, seen: map[unsafe.Pointer]C.CUdeviceptr{}, exchanges: map[[5]C.int32_t]C.CUdeviceptr{}}
+	l := &loader{memory: &r.memory, image: r.image, seen: map[unsafe.Pointer]C.CUdeviceptr{}, exchanges: map[[6]C.int32_t]C.CUdeviceptr{}}
 	var places [][]int
 	if len(r.b.far) > 0 {
 		places = r.placement()

@@ -160,7 +160,7 @@ func (r *runner) spread(l *loader, places [][]int) error {
 	for n, d := range r.b.far {
 		s := &share{d: d, memory: memory{b: r.b, d: d}}
 		r.shares = append(r.shares, s)
-		far := &loader{memory: &s.memory, image: r.image, seen: map[unsafe.Pointer]C.CUdeviceptr{}, exchanges: map[[5]C.int32_t]C.CUdeviceptr{}}
+		far := &loader{memory: &s.memory, image: r.image, seen: map[unsafe.Pointer]C.CUdeviceptr{}, exchanges: map[[6]C.int32_t]C.CUdeviceptr{}}
 		var err error
 		if far.stage, err = s.memory.pin("upload", stageBytes); err != nil {
 			return err

@@ -22,7 +22,7 @@ static few few_of(const canon_matrix &m, int rows, int passes) {
   const int most = 232448, slot = CANON_SEGMENT / m.group * covey_block(m.form, m.group, m.scale_form);
   f.rows = rows > 8 ? COVEY_FEW_ROWS : 8;
   for (int each : {2, 1}) {
-    const int fixed = covey_few_of(m.group, m.groups * m.group, slot, f.rows, 0, passes).bytes;
+    const int fixed = covey_few_of(m.group, m.groups * m.group, slot, f.rows, 0, covey_few_passes(passes, 132 * each)).bytes;
     f.slots = std::min(((most + 1024) / each - 1024 - fixed) / slot, (int)COVEY_FEW_SLOTS) / COVEY_FEW_WARPS * COVEY_FEW_WARPS;
     f.blocks = 132 * each;
     f.bytes = fixed + f.slots * slot;
@@ -67,7 +67,7 @@ static void experts(const shape &sh, double probe) {
   covey_program *dp = device<covey_program>(1);
   canon_op op;
   memset(&op, 0, sizeof op);
-  op.routed.gate = gate; op.routed.up = up; op.routed.down = down; op.dst.width = H; op.dst.stride = H;
+  op.i[0] = E; op.routed.gate = gate; op.routed.up = up; op.routed.down = down; op.dst.width = H; op.dst.stride = H;
 
   for (int rows : {1, 2, 4, 8, 16, 32, 64, 128, 512, 1024, 4096}) {
     std::vector<std::vector<int>> of(E);

@@ -17,29 +17,44 @@
 struct few_pass { const uint8_t *record; int32_t start, n; };
 static_assert(sizeof(few_pass) == COVEY_FEW_PASS, "passes are sized by covey_few_of");
 
-// The passes of a step into shared memory; returns how many there are. Whole blocks call it; sums [COVEY_FEW_WARPS + 1].
-__device__ __forceinline__ int few_passes(const canon_op &op, const covey_program *p, int routed, int rows, few_pass *passes, int32_t *sums) {
-  const int n = routed ? __ldcg(p->item_n) : 1, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  int total = 0;
-  for (int base = 0; base < n; base += COVEY_FEW_THREADS) {
-    const covey_item it = base + (int)threadIdx.x < n ? item_at(op, p, routed, base + threadIdx.x) : covey_item{-1, 0, 0};
-    const uint8_t *record = it.n == 0 ? 0 : (const uint8_t *)(routed ? op.table[it.expert] : op.shared_block);
-    const int mine = record ? covey_ceil(it.n, rows) : 0;
-    int before = mine;
-    #pragma unroll
-    for (int h = 1; h < 32; h <<= 1) { int v = __shfl_up_sync(0xffffffffu, before, h); if (lane >= h) before += v; }
-    if (lane == 31) sums[warp] = before;
-    __syncthreads();
-    int at = total + before - mine;
-    for (int w = 0; w <= COVEY_FEW_WARPS; w++) { if (w < warp) at += sums[w]; total += sums[w]; }
-    for (int j = 0; j < mine; j++) passes[at + j] = few_pass{record, it.start + j * rows, min(rows, it.n - j * rows)};
-    __syncthreads();
+// This block's stretch of the pieces of all passes, `pieces` each: its passes go into shared memory, the first at passes[0]. Whole
+// blocks call it; sums [COVEY_FEW_WARPS + 1].
+struct few_stretch { int32_t from, to; };
+__device__ __forceinline__ few_stretch few_passes(const canon_op &op, const covey_program *p, int routed, int rows, int pieces, few_pass *passes, int32_t *sums) {
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, most = routed ? op.i[0] : 1;
+  few_stretch r = {0, 0};
+  for (int count = 1; count >= 0; count--) {   // how many there are, then which are this block's
+    int total = 0, n = 1;
+    for (int base = 0; base < n; base += COVEY_FEW_THREADS) {
+      const int i = base + threadIdx.x;
+      covey_item it = i < most ? item_at(op, p, routed, i) : covey_item{-1, 0, 0};   // on its way together with their number
+      if (routed) n = __ldcg(p->item_n);
+      if (i >= n) it.n = 0;
+      const uint8_t *record = it.n == 0 ? 0 : (const uint8_t *)(routed ? op.table[it.expert] : op.shared_block);
+      const int mine = record ? covey_ceil(it.n, rows) : 0;
+      int before = mine;
+      #pragma unroll
+      for (int h = 1; h < 32; h <<= 1) { int v = __shfl_up_sync(0xffffffffu, before, h); if (lane >= h) before += v; }
+      if (lane == 31) sums[warp] = before;
+      __syncthreads();
+      int at = total + before - mine;
+      for (int w = 0; w <= COVEY_FEW_WARPS; w++) { if (w < warp) at += sums[w]; total += sums[w]; }
+      if (count && n <= COVEY_FEW_THREADS) {   // the same numbers serve both
+        r = {(int)((int64_t)blockIdx.x * total * pieces / gridDim.x), (int)((int64_t)(blockIdx.x + 1) * total * pieces / gridDim.x)};
+        count = 0;
+      }
+      const int first = r.from / pieces, last = (r.to - 1) / pieces;
+      if (!count && r.to > r.from)
+        for (int j = max(first - at, 0); j < mine && at + j <= last; j++) passes[at + j - first] = few_pass{record, it.start + j * rows, min(rows, it.n - j * rows)};
+      __syncthreads();
+    }
+    if (count) r = {(int)((int64_t)blockIdx.x * total * pieces / gridDim.x), (int)((int64_t)(blockIdx.x + 1) * total * pieces / gridDim.x)};
   }
-  return total;
+  return r;
 }
 
 // A segment of 16 outputs by 8 or 16 (more) rows from shared memory: groups below n ascending from +0. codes: the lane's row at
-// the segment's first input, its other row `second` further; pairs [group][rows].
+// the segment's first input, its other row `second` further; pairs [group][rows]: scales and sums of codes.
 template <class F> __device__ __forceinline__ void segment_rows(const uint8_t *blocks, int block, int scale_form, const int8_t *codes, int second, const covey_pair *pairs, int rows, bool more, int n, int lane, float acc[2][4]) {
   #pragma unroll
   for (int i = 0; i < 8; i++) acc[i >> 2][i & 3] = 0;
@@ -54,7 +69,7 @@ template <class F> __device__ __forceinline__ void segment_rows(const uint8_t *b
     for (int h = 0; h < 2; h++) {
       if (h && !more) break;
       const float4 x = *(const float4 *)(pairs + 8 * h);
-      const int32_t s0 = __float_as_int(x.y), s1 = __float_as_int(x.w);
+      const int32_t s0 = pair_of<F::form>(0, __float_as_int(x.y)).start, s1 = pair_of<F::form>(0, __float_as_int(x.w)).start;
       int32_t d[4] = {s0, s1, s0, s1};
       #pragma unroll
       for (int k = 0; k < F::chunks; k++) {
@@ -80,8 +95,8 @@ template <class F, bool DOWN> __device__ __forceinline__ void experts_few(const 
   const int groups = m.groups, cols = groups * F::group, tiles = covey_ceil(m.rows, 16), segments = covey_ceil(groups, F::segment);
   const int block = F::codes + 16 * covey_form_bytes(m.scale_form), slot_bytes = F::segment * block;
   const covey_few at = covey_few_of(F::group, cols, slot_bytes, rows, slots, 0);
-  uint64_t *full = (uint64_t *)memory, *empty = full + COVEY_FEW_SLOTS, *team = empty + COVEY_FEW_SLOTS;
-  int32_t *sums = (int32_t *)(team + 2), *out = sums + 16;
+  uint64_t *full = (uint64_t *)memory, *empty = full + COVEY_FEW_SLOTS, *team = empty + COVEY_FEW_SLOTS, *ups = team + 1, *taken = ups + 1, *gates = taken + 1;
+  int32_t *sums = (int32_t *)(gates + 2), *out = sums + 16;
   int8_t *codes = (int8_t *)(memory + at.codes);
   covey_pair *pairs = (covey_pair *)(memory + at.pairs);
   float *inner = (float *)(memory + at.inner);
@@ -90,18 +105,20 @@ template <class F, bool DOWN> __device__ __forceinline__ void experts_few(const 
 
   if ((int)threadIdx.x < slots) { barrier_init(&full[threadIdx.x], 1); barrier_init(&empty[threadIdx.x], 1); }
   if (threadIdx.x == 0) barrier_init(team, COVEY_FEW_WARPS);
+  if (threadIdx.x >= 1 && threadIdx.x < 5) barrier_init(team + threadIdx.x, COVEY_FEW_WARPS / 2);
   barrier_init_done();
   if (!DOWN) wait_for_previous();
   let_next_start();
-  const int pieces = covey_ceil(tiles, tiles_each), all = few_passes(op, p, routed, rows, passes, sums) * pieces;
-  const int from = (int)((int64_t)blockIdx.x * all / gridDim.x), to = (int)((int64_t)(blockIdx.x + 1) * all / gridDim.x);
+  const int pieces = covey_ceil(tiles, tiles_each);
+  const few_stretch stretch = few_passes(op, p, routed, rows, pieces, passes, sums);
+  const int from = stretch.from, to = stretch.to;
   __syncthreads();
 
   if (warp == COVEY_FEW_WARPS) {
     if (lane) return;
     const uint64_t policy = read_once();
     const int64_t strip = (int64_t)groups * block;
-    int slot = 0, pass = from / pieces, piece = from % pieces;
+    int slot = 0, pass = 0, piece = from % pieces;
     uint32_t parity = 1;                       // a slot that was never used counts as empty
     for (int i = from; i < to; i++) {
       const uint8_t *first = passes[pass].record + (DOWN ? r.down.codes_at : r.gate.codes_at), *second = DOWN ? first + 4 * strip : passes[pass].record + r.up.codes_at;
@@ -124,15 +141,18 @@ template <class F, bool DOWN> __device__ __forceinline__ void experts_few(const 
     return;
   }
 
-  uint32_t team_parity = 0, parity = 0;
-  auto meet = [&] {                            // of the warps that multiply
+  uint32_t team_parity = 0, piece_parity = 0, parity = 0;
+  auto arrive = [&](uint64_t *b) {
     __syncwarp();
-    if (lane == 0) barrier_arrive(team);
+    if (lane == 0) barrier_arrive(b);
+  };
+  auto meet = [&] {                            // of the warps that multiply
+    arrive(team);
     barrier_wait(team, team_parity);
     team_parity ^= 1;
   };
   if (DOWN) wait_for_previous();
-  int slot = warp, pass = from / pieces, piece = from % pieces;
+  int slot = warp, pass = 0, piece = from % pieces;
   bool fresh = true;
   product v;
   for (int i = from; i < to; i++) {
@@ -140,17 +160,20 @@ template <class F, bool DOWN> __device__ __forceinline__ void experts_few(const 
       const few_pass now = passes[pass];
       v = expert_product(op, p, routed, DOWN, now.record, now.start, now.n);
       if (i != from) meet();                   // nobody reads the last pass's codes any more
-      for (int j = threadIdx.x; j < v.n * (cols / 16); j += COVEY_FEW_WARPS * 32) {
-        const int row = j / (cols / 16), c = j % (cols / 16) * 16;
-        *(uint4 *)(codes + row * at.stride + c) = __ldcg((const uint4 *)(v.x.q + (int64_t)row_in(v, row) * cols + c));
+      #pragma unroll 1
+      for (int row = warp; row < v.n; row += COVEY_FEW_WARPS) {   // all parts of a row are asked for at once
+        const int64_t in = row_in(v, row);
+        #pragma unroll 4
+        for (int c = lane * 16; c < cols; c += 512) copy16(codes + row * at.stride + c, v.x.q + in * cols + c);
+        #pragma unroll 2
+        for (int g = lane; g < groups; g += 32) {
+          copy4(&pairs[g * rows + row].scale, v.x.scale + in * groups + g);
+          copy4(&pairs[g * rows + row].start, v.x.sum + in * groups + g);
+        }
+        if (lane == 0) out[row] = row_out(v, row);
       }
-      for (int j = threadIdx.x; j < groups * rows; j += COVEY_FEW_WARPS * 32) {
-        const int row = j % rows, g = j / rows;
-        covey_pair x = {0, COVEY_MAGIC};
-        if (row < v.n) { const int64_t place = (int64_t)row_in(v, row) * groups + g; x = pair_of<F::form>(__ldcg(v.x.scale + place), __ldcg(v.x.sum + place)); }
-        pairs[j] = x;
-      }
-      if ((int)threadIdx.x < v.n) out[threadIdx.x] = row_out(v, threadIdx.x);
+      copies_commit();
+      copies_wait<0>();
       meet();
       fresh = false;
     }
@@ -185,22 +208,25 @@ template <class F, bool DOWN> __device__ __forceinline__ void experts_few(const 
           }
         continue;
       }
-      // Gate's warps leave their sums, up's multiply; whole groups become codes.
+      // Gate's warps leave their sums and go on; up's multiply, and whole groups become codes.
       auto value = [&](int h, int j) { return inner + (h * 8 + (lane & 3) * 2 + (j & 1)) * (wide * 16 + 4) + place * 16 + (j >> 1) * 8 + (lane >> 2); };
-      meet();
       if (warp < 4) {
+        if (round == 0) barrier_wait(taken, piece_parity ^ 1);
         #pragma unroll
         for (int j = 0; j < 8; j++) if (j < 4 || more) *value(j >> 2, j & 3) = tot[j >> 2][j & 3];
+        arrive(&gates[round]);
+        continue;
       }
-      meet();
-      if (warp >= 4) {
-        #pragma unroll
-        for (int j = 0; j < 8; j++) if (j < 4 || more) *value(j >> 2, j & 3) = gated(v, *value(j >> 2, j & 3), tot[j >> 2][j & 3], tile * 16 + (j >> 1 & 1) * 8 + (lane >> 2));
-      }
+      barrier_wait(&gates[round], piece_parity);
+      #pragma unroll
+      for (int j = 0; j < 8; j++) if (j < 4 || more) *value(j >> 2, j & 3) = gated(v, *value(j >> 2, j & 3), tot[j >> 2][j & 3], tile * 16 + (j >> 1 & 1) * 8 + (lane >> 2));
       if (round + 1 < rounds) continue;
-      meet();
-      store_inner<F, wide * 16>(v, inner, v.n, 0, piece * wide * 16, warp, COVEY_FEW_WARPS, lane);
+      arrive(ups);
+      barrier_wait(ups, piece_parity);
+      store_inner<F, wide * 16>(v, inner, v.n, 0, piece * wide * 16, warp - 4, 4, lane, [&](int c) { return out[c]; });
+      arrive(taken);
     }
+    piece_parity ^= 1;
     if (++piece == pieces) { piece = 0; pass++; fresh = true; }
   }
 }

@@ -40,8 +40,8 @@ __device__ __forceinline__ int32_t row_in(const product &p, int i) { return p.in
 __device__ __forceinline__ int32_t row_out(const product &p, int i) { return p.out ? __ldcg(p.out + i) : i; }
 
 // Codes of [columns][WIDTH] inner values in shared memory (column stride WIDTH + 4): WIDTH is whole groups, first is the
-// first inner value. Whole warps call it.
-template <class F, int WIDTH> __device__ __forceinline__ void store_inner(const product &p, const float *values, int columns, int column0, int first, int warp, int warps, int lane) {
+// first inner value; row(column) is where a column goes. Whole warps call it.
+template <class F, int WIDTH, class ROW> __device__ __forceinline__ void store_inner(const product &p, const float *values, int columns, int column0, int first, int warp, int warps, int lane, ROW row_of) {
   const int per = WIDTH / 8, inner = p.m.rows;
   for (int at = warp * 32; at < columns * per; at += warps * 32) {
     int i = at + lane, c = i / per, j = i % per * 8;
@@ -51,7 +51,7 @@ template <class F, int WIDTH> __device__ __forceinline__ void store_inner(const 
     for (int k = 0; k < 8; k++) v[k] = i < columns * per && first + j + k < inner ? values[c * (WIDTH + 4) + j + k] : 0.0f;
     uint2 codes = quantise8<F::group>(v, lane, &scale, &sum);
     if (i >= columns * per || column0 + c >= p.n || first + j >= p.h_groups * F::group) continue;
-    int64_t row = row_out(p, column0 + c);
+    int64_t row = row_of(column0 + c);
     *(uint2 *)(p.h.q + row * p.h_groups * F::group + first + j) = codes;
     if (j % F::group == 0) { p.h.scale[row * p.h_groups + (first + j) / F::group] = scale; p.h.sum[row * p.h_groups + (first + j) / F::group] = sum; }
   }
@@ -326,7 +326,7 @@ template <class F, int KIND, int MW> __device__ __forceinline__ void product_man
           inner[(wn * 32 + e * 8 + (lane & 3) * 2 + (i & 1)) * (width + 4) + out] = gated(p, tot[0][e][i], tot[1][e][i], tile0 * 16 + out);
         }
     __syncthreads();
-    store_inner<F, MW * 16>(p, inner, columns, column0, tile0 * 16, warp, 8, lane);
+    store_inner<F, MW * 16>(p, inner, columns, column0, tile0 * 16, warp, 8, lane, [&](int c) { return row_out(p, c); });
     return;
   }
   #pragma unroll

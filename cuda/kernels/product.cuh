@@ -163,30 +163,59 @@ template <class F> __device__ __forceinline__ float2 segment_row(const uint8_t *
 // ---- rule 1 ------------------------------------------------------------------------------------------------------------
 
 // Eight values of a lane; GROUP / 8 neighbouring lanes are a group. Codes as 8 bytes, and to all lanes the group's scale and
-// the sum of its codes. Both divisions run at once, on even and odd lanes.
-template <int GROUP> __device__ __forceinline__ uint2 quantise8(const float v[8], int lane, float *scale, int32_t *sum) {
-  uint32_t top = 0;
+// the sum of its codes. Both divisions run at once, on even and odd lanes. N such at once: their chains of operations overlap.
+template <int GROUP, int N> __device__ __forceinline__ void quantise8(const float (&v)[N][8], int lane, float (&scale)[N], int32_t (&sum)[N], uint2 (&codes)[N]) {
+  uint32_t top[N];
+  float quotient[N], inv[N];
   #pragma unroll
-  for (int i = 0; i < 8; i++) top = max(top, __float_as_uint(v[i]) & 0x7fffffffu);
-  #pragma unroll
-  for (int h = GROUP / 16; h >= 1; h >>= 1) top = max(top, __shfl_xor_sync(0xffffffffu, top, h));
-  float amax = __uint_as_float(top), d = 0, inv = 0;
-  bool finite = top < 0x7f800000u, some = amax >= 0x1p-100f;
-  float over = lane & 1 ? 127.0f : amax, under = lane & 1 ? amax : 127.0f, quotient = over / under, other = __shfl_xor_sync(0xffffffffu, quotient, 1);
-  if (finite && some) { d = lane & 1 ? other : quotient; inv = lane & 1 ? quotient : other; }
-  if (!finite) d = canon_nan();
-  int32_t q[8], s = 0;
-  #pragma unroll
-  for (int i = 0; i < 8; i++) {
-    float r = inv == 0 ? 0.0f : rintf(v[i] * inv);
-    r = r > 127.0f ? 127.0f : r < -127.0f ? -127.0f : r;
-    q[i] = (int32_t)r;
-    s += q[i];
+  for (int k = 0; k < N; k++) {
+    top[k] = 0;
+    #pragma unroll
+    for (int i = 0; i < 8; i++) top[k] = max(top[k], __float_as_uint(v[k][i]) & 0x7fffffffu);
   }
   #pragma unroll
-  for (int h = GROUP / 16; h >= 1; h >>= 1) s += __shfl_xor_sync(0xffffffffu, s, h);
-  *scale = d;
-  *sum = s;
-  auto pack = [](const int32_t *p) { return (p[0] & 255) | (p[1] & 255) << 8 | (p[2] & 255) << 16 | (uint32_t)p[3] << 24; };
-  return make_uint2(pack(q), pack(q + 4));
+  for (int h = GROUP / 16; h >= 1; h >>= 1)
+    #pragma unroll
+    for (int k = 0; k < N; k++) top[k] = max(top[k], __shfl_xor_sync(0xffffffffu, top[k], h));
+  #pragma unroll
+  for (int k = 0; k < N; k++) {
+    const float amax = __uint_as_float(top[k]), over = lane & 1 ? 127.0f : amax, under = lane & 1 ? amax : 127.0f;
+    quotient[k] = over / under;
+  }
+  #pragma unroll
+  for (int k = 0; k < N; k++) {
+    const float other = __shfl_xor_sync(0xffffffffu, quotient[k], 1);
+    const bool finite = top[k] < 0x7f800000u, some = __uint_as_float(top[k]) >= 0x1p-100f;
+    scale[k] = !finite ? canon_nan() : !some ? 0.0f : lane & 1 ? other : quotient[k];
+    inv[k] = !finite || !some ? 0.0f : lane & 1 ? quotient[k] : other;
+  }
+  #pragma unroll
+  for (int k = 0; k < N; k++) {
+    int32_t q[8];
+    sum[k] = 0;
+    #pragma unroll
+    for (int i = 0; i < 8; i++) {
+      float r = inv[k] == 0 ? 0.0f : rintf(v[k][i] * inv[k]);
+      r = r > 127.0f ? 127.0f : r < -127.0f ? -127.0f : r;
+      q[i] = (int32_t)r;
+      sum[k] += q[i];
+    }
+    auto pack = [](const int32_t *p) { return (p[0] & 255) | (p[1] & 255) << 8 | (p[2] & 255) << 16 | (uint32_t)p[3] << 24; };
+    codes[k] = make_uint2(pack(q), pack(q + 4));
+  }
+  #pragma unroll
+  for (int h = GROUP / 16; h >= 1; h >>= 1)
+    #pragma unroll
+    for (int k = 0; k < N; k++) sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], h);
+}
+template <int GROUP> __device__ __forceinline__ uint2 quantise8(const float (&v)[8], int lane, float *scale, int32_t *sum) {
+  float values[1][8], scales[1];
+  int32_t sums[1];
+  uint2 codes[1];
+  #pragma unroll
+  for (int i = 0; i < 8; i++) values[0][i] = v[i];
+  quantise8<GROUP, 1>(values, lane, scales, sums, codes);
+  *scale = scales[0];
+  *sum = sums[0];
+  return codes[0];
 }
