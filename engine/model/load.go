@@ -92,6 +92,9 @@ type loader struct {
 	places      [][]weights.Record // [MoE layers] of experts that stay on disk; nil = all are loaded
 }
 
+// largeJob is the size from which sources are read one at a time.
+const largeJob = 16 << 20
+
 // job is one piece of loading; size is its share of the progress.
 type job struct {
 	item Item
@@ -428,6 +431,9 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 
 // load runs the plan on workers goroutines. progress may be nil; it is called from one goroutine at a time. Of several
 // errors the one of the earliest job is returned: jobs are taken in order, so that it is the same one every time.
+//
+// Beside the packed weights there is at most one source of largeJob weights or more at a time (an embedding, a head), in memory
+// that the next one reuses, and a smaller one for each worker: less than a layer's in all.
 func (l *loader) load(ctx context.Context, workers int, progress func(done, total int64)) (*tensors, error) {
 	t := &tensors{}
 	jobs, err := l.plan(t)
@@ -442,6 +448,8 @@ func (l *loader) load(ctx context.Context, workers int, progress func(done, tota
 		at          int
 		failed      atomic.Bool
 		group       sync.WaitGroup
+		alone       sync.Mutex // guards large
+		large       weights.Scratch
 	)
 	for _, j := range jobs {
 		total += j.size
@@ -453,10 +461,17 @@ func (l *loader) load(ctx context.Context, workers int, progress func(done, tota
 			if i >= len(jobs) {
 				return
 			}
-			scratch.Reset()
 			err := ctx.Err()
-			if err == nil {
+			switch {
+			case err != nil:
+			case jobs[i].size < largeJob:
+				scratch.Reset()
 				err = jobs[i].run(&scratch)
+			default:
+				alone.Lock()
+				large.Reset()
+				err = jobs[i].run(&large)
+				alone.Unlock()
 			}
 			mu.Lock()
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -114,6 +115,7 @@ func (m *Model) load(ctx context.Context, checkpoint *weights.Checkpoint, list [
 	}
 	m.arena.Near(m.pool)
 	t, err := l.load(ctx, runtime.GOMAXPROCS(0), progress)
+	debug.FreeOSMemory() // what sources were read into
 	if err != nil {
 		return err
 	}

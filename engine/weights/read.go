@@ -12,18 +12,20 @@ import (
 
 // Scratch is memory that one reader reuses from source to source. The zero value is ready; not safe for concurrent use.
 type Scratch struct {
-	block []byte
-	used  int64
+	block     []byte
+	used      int64
+	all, most int64 // taken since Reset, and at most between two
 }
 
 // Reset makes all memory available again: sources read with this scratch are void.
-func (s *Scratch) Reset() { s.used = 0 }
+func (s *Scratch) Reset() { s.most, s.used, s.all = max(s.most, s.all), 0, 0 }
 
 // take returns n bytes that stay valid until Reset.
 func (s *Scratch) take(n int64) []byte {
+	s.all += n
 	if s.used+n > int64(len(s.block)) {
-		// The old block lives on for as long as a source points into it.
-		s.block, s.used = make([]byte, max(n, min(2*n, 16<<20), 1<<16)), 0
+		// The old block lives on for as long as a source points into it. One for all that was taken before serves from then on.
+		s.block, s.used = make([]byte, max(n, s.most, min(2*n, 16<<20), 1<<16)), 0
 	}
 	b := s.block[s.used : s.used+n : s.used+n]
 	s.used += n
