@@ -35,11 +35,17 @@ type Fault struct {
 	Err    error  // the decoder's
 }
 
+// maxField is how much of a long field's beginning and end is shown.
+const maxField = 80
+
 // Error names field, fault and place.
 func (f *Fault) Error() string {
 	text := f.Detail
-	if f.Field != "" {
-		text = f.Field + ": " + text
+	if field := f.Field; field != "" {
+		if len(field) > 2*maxField { // the fault is at its end; a document may be nested thousands deep
+			field = strings.ToValidUTF8(field[:maxField]+"..."+field[len(field)-maxField:], "")
+		}
+		text = field + ": " + text
 	}
 	if f.Offset > 0 {
 		text += fmt.Sprintf(" (at byte %d)", f.Offset)

@@ -42,6 +42,13 @@ func TestFaultsNameFieldWhatStandsThereAndWhatWasWanted(t *testing.T) {
 	}
 }
 
+func TestDeepFieldsAreShownByTheirEnds(t *testing.T) {
+	f := &Fault{Field: "first." + strings.Repeat("a.", 1<<14) + "last", Detail: "too deep"}
+	if got, want := f.Error(), "first."+strings.Repeat("a.", 37)+"..."+strings.Repeat("a.", 38)+"last: too deep"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestTheStandardLibrarysErrorsAreReadToo(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"layers": [{"layer": "x"}]}`: "layers.layer: string, want a whole number (at byte 25)",
