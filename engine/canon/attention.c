@@ -171,12 +171,6 @@ static canon_attend keys(canon_program *p, const canon_op *op, int32_t row, int3
   return a;
 }
 
-static void fold(const canon_kernels *k, canon_state *t, float *o, float m_b, float l_b, const float *o_b, int32_t n) {
-  float old, fresh;
-  canon_fold(t, m_b, l_b, &old, &fresh);
-  k->fold(o, o_b, old, fresh, n);
-}
-
 // A sink is a block without a value: (z, 1, 0).
 static void finish(const canon_kernels *k, const canon_op *op, int32_t head, canon_state *t, float *o) {
   int32_t n = op->i[VALUES];
@@ -210,7 +204,7 @@ static void together(canon_program *p, const canon_op *op, int32_t r0, int32_t n
   for (int32_t i = 0; i < n; i++) {
     float *y = canon_row(&op->dst, r0 + i) + ((int64_t)g.head * share + g.q0) * width;
     for (int32_t j = from[i], end = i + 1 < n ? from[i + 1] : a.queries; j < end; j++, y += width)
-      fold(p->k, &t[i * g.n + j - from[i]], y, m[j], l[j], o + (int64_t)j * width, width);
+      p->k->fold(&t[i * g.n + j - from[i]], y, m[j], l[j], o + (int64_t)j * width, width);
   }
 }
 
@@ -262,7 +256,7 @@ void canon_attend_finish(canon_program *p, const canon_op *op, int32_t row) {
     memset(o, 0, (size_t)n * 4);
     for (int32_t b = 0; b < s.blocks; b++) {
       const float *base = p->partial + row * split_row(p, op) + (int64_t)b * heads * (n + 2);
-      fold(p->k, &t, o, base[h], base[heads + h], base + 2 * heads + (int64_t)h * n, n);
+      p->k->fold(&t, o, base[h], base[heads + h], base + 2 * heads + (int64_t)h * n, n);
     }
     finish(p->k, op, h, &t, o);
   }

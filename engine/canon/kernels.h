@@ -70,7 +70,7 @@ typedef struct {
   void (*exp_minus)(float *y, const float *x, float m, int32_t n);    // exp(x - m)
   void (*sigmoid)(float *y, const float *x, int32_t n);
   void (*divide)(float *y, float d, int32_t n);
-  void (*fold)(float *o, const float *fresh, float a, float b, int32_t n);
+  void (*fold)(canon_state *t, float *o, float m_b, float l_b, const float *o_b, int32_t n);   // canon_fold, canon_fold_channel
   void (*rotate)(float *x, int32_t rot, int pairs, const float *c, const float *s);
   void (*store)(int32_t form, const float *x, int32_t n, void *out);
   void (*attend)(const canon_attend *a);

@@ -60,6 +60,7 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
       for (int32_t g = s; g < end; g++, beside += 16) {
         __m256i dot[4][2], part[4][2];
         UNROLL(4)
+        for (int i = 0; i < rows; i++) dot[i][0] = dot[i][1] = form == CANON_INT4 ? _mm256_set1_epi32(less8[i][g]) : _mm256_setzero_si256();
         for (int c = 0; c < per; c++, w += bytes, at += 32) {
           if (rows > 1) fetch(&e);
           UNROLL(8)
@@ -96,10 +97,7 @@ static inline __attribute__((always_inline)) void tile_product(const int form, c
           UNROLL(4)
           for (int i = 0; i < rows; i++)
             UNROLL(2)
-            for (int h = 0; h < 2; h++) {
-              __m256i x = form == CANON_INT4 ? _mm256_madd_epi16(part[i][h], ones) : part[i][h];
-              dot[i][h] = c > 0 ? _mm256_add_epi32(dot[i][h], x) : form == CANON_INT4 ? _mm256_add_epi32(x, _mm256_set1_epi32(less8[i][g])) : x;
-            }
+            for (int h = 0; h < 2; h++) dot[i][h] = _mm256_add_epi32(dot[i][h], form == CANON_INT4 ? _mm256_madd_epi16(part[i][h], ones) : part[i][h]);
         }
         UNROLL(2)
         for (int h = 0; h < 2; h++) {
@@ -158,7 +156,6 @@ static inline __attribute__((always_inline)) void four_rows(const int per, const
     for (int i = 0; i < 4; i++) acc[i][0] = acc[i][1] = v_set(0);
     for (int32_t g = s; g < end; g++) {
       __m256i dot[4][2], part[4][2];
-      UNROLL(4)
       for (int c = 0; c < per; c++, w += 512) {
         fetch(e);
         UNROLL(8)
@@ -432,14 +429,13 @@ static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float 
       continue;
     }
     scale[g] = amax / 127.0f;
-    __m256 inv = v_set(127.0f / amax), most = v_set(127.0f), least = v_set(-127.0f);
+    __m256 inv = v_set(127.0f / amax);   // no product exceeds 127 by as much as it takes to round to 128
     __m256i sum = _mm256_setzero_si256();
     for (int32_t i = 0; i < group; i += 32) {
       __m256i c[4];
       for (int k = 0; k < 4; k++) {
         if (k == 2 && half && group == 32) half[g] = sum8(sum);
-        __m256 v = _mm256_round_ps(v_mul(v_load(p + i + k * 8), inv), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-        c[k] = _mm256_cvtps_epi32(v_max(v_min(v, most), least));
+        c[k] = _mm256_cvtps_epi32(v_mul(v_load(p + i + k * 8), inv));
         sum = _mm256_add_epi32(sum, c[k]);
       }
       __m256i b = _mm256_packs_epi16(_mm256_packs_epi32(c[0], c[1]), _mm256_packs_epi32(c[2], c[3]));

@@ -29,11 +29,10 @@ static void quantise(const float *x, int32_t n, int32_t group, int8_t *q, float 
       continue;
     }
     scale[g] = amax / 127.0f;
-    __m512 inv = v_set(127.0f / amax);
+    __m512 inv = v_set(127.0f / amax);   // no product exceeds 127 by as much as it takes to round to 128
     __m512i sum = _mm512_setzero_si512();
     for (int32_t i = 0; i < group; i += 16) {
-      __m512 v = _mm512_roundscale_ps(v_mul(v_load_n(p + i, real - i), inv), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-      __m512i c = _mm512_cvtps_epi32(v_max(v_min(v, v_set(127.0f)), v_set(-127.0f)));
+      __m512i c = _mm512_cvtps_epi32(v_mul(v_load_n(p + i, real - i), inv));
       sum = _mm512_add_epi32(sum, c);
       _mm_storeu_si128((__m128i *)(q + i), _mm512_cvtepi32_epi8(c));
       if (half && group == 32 && i == 0) half[g] = _mm512_reduce_add_epi32(sum);

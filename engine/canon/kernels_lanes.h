@@ -175,7 +175,13 @@ static void lanes_accumulate(float *y, const float *x, float w, int32_t n) { con
 static void lanes_exp_minus(float *y, const float *x, float m, int32_t n) { const float *z = x; vf s = v_set(m); ELEMENTWISE(v_exp(v_sub(b, s))) }
 static void lanes_sigmoid(float *y, const float *x, int32_t n) { const float *z = x; ELEMENTWISE(v_sigmoid(b)) }
 static void lanes_divide(float *y, float d, int32_t n) { const float *x = y, *z = y; vf s = v_set(d); ELEMENTWISE(v_div(a, s)) }
-static void lanes_fold(float *y, const float *x, float old, float fresh, int32_t n) { const float *z = x; vf s = v_set(old), t = v_set(fresh); ELEMENTWISE(v_fma(a, s, v_mul(b, t))) }
+static void lanes_fold(canon_state *state, float *y, float m_b, float l_b, const float *x, int32_t n) {
+  float old, fresh;
+  canon_fold(state, m_b, l_b, &old, &fresh);
+  const float *z = x;
+  vf s = v_set(old), t = v_set(fresh);
+  ELEMENTWISE(v_fma(a, s, v_mul(b, t)))
+}
 #include "kernels_blocks.h"
 
 // max(lo, y) and min(hi, y) return their second operand for NaN, which keeps it.
