@@ -10,7 +10,7 @@
 #include "kernels/experts.h"
 
 // Geometry is that of the comments in the kernels' sources; where one or the other is faster was measured on an H200.
-enum { FEW_ROWS = 8, FEW_DENSE = 64, FEW_AN_EXPERT = 48, FLOAT_ROWS = 8, WIDE_OUTPUTS = 8192, HEAD_WARPS = 4, HEAD_DIM = 256, MOST_EXPERTS = 512, MOST_CHOSEN = 16 };
+enum { FEW_ROWS = 8, FEW_DENSE = 64, FEW_AN_EXPERT = 48, FLOAT_ROWS = 8, WIDE_OUTPUTS = 8192, HEAD_WARPS = 4, HEAD_DIM = 256, MOST_EXPERTS = 512, MOST_CHOSEN = 16, ROW_WARPS = 8, ROW_SLOT = 8 * (2048 + 64) };
 
 static covey_launch *early(covey_launch *at, const covey_place *d) { at[-1].overlap = d->overlap; return at; }
 static int same(const canon_buffer *a, const canon_buffer *b) { return a->data == b->data && a->width == b->width; }
@@ -89,7 +89,12 @@ covey_launch *covey_fast_product(const canon_op *op, const covey_bucket *b, cons
     form = float_variant(&op->m);
     if (form < 0 || op->m.bias || op->m.bias_at || (form == FP8_VARIANT && heads > 1)) return 0;
     int32_t outputs = op->m.rows / heads, large = (int64_t)outputs * heads >= WIDE_OUTPUTS, wide = form == FP8_VARIANT || (large && op->m.cols % 8 == 0);
-    if (rows > FEW_DENSE) {
+    int64_t row = (256 + 4 * (int64_t)op->m.cols + 127) / 128 * 128, slots = (d->shared - row) / ROW_SLOT / ROW_WARPS;   // as floats_row.cu
+    if (rows == 1 && heads == 1 && large && form <= CANON_BF16 && op->m.cols % 8 == 0 && slots && (d->fast & COVEY_FAST_ATTEND_ROW)) {
+      slots = at_most((int32_t)slots, 2) * ROW_WARPS;
+      at = put(at, COVEY_K_floats_row_f32 + form, op, d->multiprocessors, 1, 1, ROW_WARPS * 32 + 32, row + slots * ROW_SLOT);
+      at[-1].more[1] = (int32_t)slots;
+    } else if (rows > FEW_DENSE) {
       at = put(at, COVEY_K_floats_many_f32 + form, op, covey_ceil(outputs, 8), covey_ceil(rows, 64), heads, 256, 0);
     } else {
       int32_t one = rows == 1, warps = large ? 8 : 2, kernel = wide ? (one ? COVEY_K_floats_wide1_f32 : COVEY_K_floats_wide8_f32) : one ? COVEY_K_floats_lane1_f32 : COVEY_K_floats_lane8_f32;
@@ -276,9 +281,11 @@ static int32_t match_attend_row(const canon_op *o, int32_t n, const covey_bucket
   a->blocks = covey_ceil(b->pages, 4);
   a->finished = (uint32_t *)(a->exchange + covey_exchange(attention, b->pages));
   a->together = heads_together(h->heads / h->kv.heads, b->blocks * h->heads, d);
-  // Half of a multiprocessor's shared memory, so that a block stands beside one of the launch before, if that is enough.
+  // Half of a multiprocessor's shared memory, so that a block stands beside one of the launch before, if that holds all that a block
+  // reads of queries, keys and values; otherwise a longer ring is worth more.
   int32_t slot = CANON_SEGMENT / group * covey_block(CANON_INT4, group, scales), most = at_most(d->shared, 113 << 10);
-  if (!covey_attend_sizes(a, group, slot, d->multiprocessors, most) && !covey_attend_sizes(a, group, slot, d->multiprocessors, most = d->shared)) return 0;
+  if (!covey_attend_sizes(a, group, slot, d->multiprocessors, most) || a->at.slots < covey_ceil(a->tiles, d->multiprocessors) * a->s1)
+    if (!covey_attend_sizes(a, group, slot, d->multiprocessors, most = d->shared)) return 0;
   if (a->outputs > 32 * d->multiprocessors) return 0;
   *shared = most;
   *kernel = (dim == 64 ? COVEY_K_attend_row_d64_int4_g32_f16 : COVEY_K_attend_row_d128_int4_g32_f16) + 2 * v + (scales == CANON_BF16);

@@ -235,6 +235,26 @@ func TestOneRowOfAttentionEqualsTheCPU(t *testing.T) {
 	}
 }
 
+// Heads of one row: short and several stretches of a matrix's rows, a last tile that is not whole, values that are not finite.
+func TestOneRowByALargeMatrixEqualsTheCPU(t *testing.T) {
+	for _, c := range []struct {
+		form canon.Form
+		cols int
+	}{{canon.F32, 520}, {canon.F16, 72}, {canon.BF16, 1032}} {
+		t.Run(fmt.Sprint(c.form), func(t *testing.T) {
+			const outputs = 8203
+			g := newRig(t, canon.Limits{Pages: 1})
+			x := g.input(c.cols, true)
+			last, out := g.p.LogitBuffer(c.cols), g.p.LogitBuffer(outputs)
+			g.p.GatherRows(last, x)
+			g.p.MatMul(out, last, must(g.arena.Pack(g.weight(c.form, outputs, c.cols, 0, 0))), g.normals(outputs, 1))
+			g.p.CheckFinite(out)
+			g.keep(out)
+			g.same(g.step(0, 1, 1), g.step(5, 1, 1), g.step(8, 1, 1), g.step(9, 1, 1))
+		})
+	}
+}
+
 // The launches of a step of one row: what a model's speed for one answer hangs on.
 func TestOneRowTakesFewLaunches(t *testing.T) {
 	g := newRig(t, canon.Limits{Pages: 5})

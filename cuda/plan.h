@@ -24,7 +24,8 @@
   COVEY_FLOATS(X, attend_tiles64) COVEY_FLOATS(X, attend_tiles128) COVEY_FLOATS(X, attend_latent) X(attend_fold)                                        \
   COVEY_SCALES(X, moe_row_int4_g32) COVEY_SCALES(X, moe_row_int4_g64) COVEY_SCALES(X, moe_row_int4_g128)     \
   COVEY_SCALES(X, attend_row_d64_int4_g32) COVEY_SCALES(X, attend_row_d64_int4_g64)                                            \
-  COVEY_SCALES(X, attend_row_d128_int4_g32) COVEY_SCALES(X, attend_row_d128_int4_g64) COVEY_SCALES(X, attend_row_d128_int4_g128)
+  COVEY_SCALES(X, attend_row_d128_int4_g32) COVEY_SCALES(X, attend_row_d128_int4_g64) COVEY_SCALES(X, attend_row_d128_int4_g128)            \
+  COVEY_FLOATS(X, floats_row)
 #define X(name) COVEY_K_##name,
 enum { COVEY_PLAIN(X) COVEY_PLAIN_COUNT, COVEY_BEFORE_FAST = COVEY_PLAIN_COUNT - 1, COVEY_FAST(X) COVEY_KERNEL_COUNT };
 #undef X
