@@ -67,7 +67,7 @@ func TestWrongTypesAreNamedAsInJSON(t *testing.T) {
 		`{"messages": ["hello"]}`:                               "messages[0]: string, want an object",
 		`{"messages": [{"role": "user", "content": 5}]}`:        "messages[0].content: number, want a list",
 		`{"logit_bias": []}`:                                    "logit_bias: array, want an object",
-		`{"seed": 18446744073709551616, "messages": [], "n":1}`: "seed: number 18446744073709551616, want a whole number",
+		`{"seed": 18446744073709551616, "messages": [], "n":1}`: "seed: number 18446744073709551616, out of range",
 	} {
 		if _, _, err := parseChat(body); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %s", body, err, want)

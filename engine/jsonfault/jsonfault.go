@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -82,12 +83,12 @@ func Of(err error) *Fault {
 		for errors.As(kind.Err, &kind) { // of a type that reads itself
 			at += kind.JSONPointer
 		}
-		f.Field, f.Detail = Field(at), found(kind)+", want "+wanted(kind.GoType)
+		f.Field, f.Detail = Field(at), instead(found(kind), kind.GoType)
 		return f
 	case errors.As(err, &oldSyntax):
 		return &Fault{Class: Syntax, Offset: oldSyntax.Offset, Detail: "no valid JSON: " + oldSyntax.Error(), Err: err}
 	case errors.As(err, &oldKind):
-		return &Fault{Class: Type, Field: oldKind.Field, Offset: oldKind.Offset, Detail: oldKind.Value + ", want " + wanted(oldKind.Type), Err: err}
+		return &Fault{Class: Type, Field: oldKind.Field, Offset: oldKind.Offset, Detail: instead(oldKind.Value, oldKind.Type), Err: err}
 	}
 	return nil
 }
@@ -137,6 +138,18 @@ func found(e *json.SemanticError) string {
 	return "array"
 }
 
+// instead says what stands there and what was wanted in its place. A number that is refused where one of its kind was wanted
+// is too large or too small.
+func instead(found string, t reflect.Type) string {
+	want := wanted(t)
+	digits, number := strings.CutPrefix(found, "number ")
+	whole := strings.Trim(strings.TrimSuffix(digits, "..."), "-0123456789") == ""
+	if number && (want == "a number" || want == "a whole number" && whole) {
+		return found + ", out of range"
+	}
+	return found + ", want " + want
+}
+
 // wanted names a Go type as a writer of JSON knows it.
 func wanted(t reflect.Type) string {
 	if t == nil {
@@ -145,13 +158,21 @@ func wanted(t reflect.Type) string {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
+	switch t {
+	case reflect.TypeFor[time.Time]():
+		return "a time such as 2006-01-02T15:04:05Z"
+	case reflect.TypeFor[[]byte]():
+		return "a text in base64"
+	}
 	switch t.Kind() {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.String:
 		return "a text"
-	case reflect.Slice, reflect.Array:
+	case reflect.Slice:
 		return "a list"
+	case reflect.Array:
+		return fmt.Sprintf("a list of %d", t.Len())
 	case reflect.Map, reflect.Struct:
 		return "an object"
 	case reflect.Float32, reflect.Float64:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 )
@@ -16,6 +17,9 @@ type document struct {
 		Lit   bool `json:"lit"`
 	} `json:"layers"`
 	Share map[string]float64 `json:"share"`
+	Made  time.Time          `json:"made"`
+	Raw   []byte             `json:"raw"`
+	Pair  [2]int8            `json:"pair"`
 }
 
 func TestFaultsNameFieldWhatStandsThereAndWhatWasWanted(t *testing.T) {
@@ -29,6 +33,11 @@ func TestFaultsNameFieldWhatStandsThereAndWhatWasWanted(t *testing.T) {
 		{`{"layers": {}}`, "layers: object, want a list (at byte 11)", Type},
 		{`{"share": {"code": []}}`, "share.code: array, want a number (at byte 19)", Type},
 		{`[]`, "array, want an object", Type},
+		{`{"made": "yesterday"}`, "made: string, want a time such as 2006-01-02T15:04:05Z (at byte 9)", Type},
+		{`{"raw": "*"}`, "raw: string, want a text in base64 (at byte 8)", Type},
+		{`{"pair": [1]}`, "pair: array, want a list of 2 (at byte 11)", Type},
+		{`{"pair": [1, 300]}`, "pair[1]: number 300, out of range (at byte 13)", Type},
+		{`{"share": {"code": 1e400}}`, "share.code: number 1e400, out of range (at byte 19)", Type},
 		{`{"nome": ""}`, "nome: no such field is known (at byte 1)", Unknown},
 		{`{"name": "a", "name": "b"}`, "name: it stands twice (at byte 14)", Twice},
 		{`{"name": "a`, "name: no valid JSON: unexpected EOF (at byte 11)", Syntax},
@@ -52,6 +61,7 @@ func TestDeepFieldsAreShownByTheirEnds(t *testing.T) {
 func TestTheStandardLibrarysErrorsAreReadToo(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"layers": [{"layer": "x"}]}`: "layers.layer: string, want a whole number (at byte 25)",
+		`{"pair": [-129]}`:             "pair: number -129, out of range (at byte 14)",
 		`{"name": "a`:                  "no valid JSON: unexpected end of JSON input (at byte 11)",
 	} {
 		var d document
