@@ -155,6 +155,8 @@ func (c *chats) watch(ctx context.Context, conn *Conn, cmd wire.Command) ([]stri
 	}
 	if present(conv) != nil {
 		conn.Send(c.patch(wire.Inner, "gone", 0, web.Gone(conversation)))
+	} else if again { // it may have been restored meanwhile
+		conn.Send(c.patch(wire.Inner, "gone", 0, nil))
 	}
 	if again || message != "" || conv.Running {
 		return nil, c.refreshOne(ctx, conn, conversation)

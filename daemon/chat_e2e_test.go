@@ -314,6 +314,8 @@ func TestAPersonChatsInABrowser(t *testing.T) {
 	// A text file that is dropped on the page is put into the message.
 	eval[bool](b, `(() => { const d = new DataTransfer(); d.items.add(new File(["Foxes are clever.\n"], "fox.txt")); document.getElementById("log").dispatchEvent(new DragEvent("drop", {dataTransfer: d, bubbles: true, cancelable: true})); return true })()`)
 	b.until(`document.getElementById("draft").value === "fox.txt:\n\nFoxes are clever.\n"`)
+	eval[bool](b, `(() => { const d = new DataTransfer(); d.items.add(new File([new Uint8Array([0x89, 0x50, 0x4e, 0x47, 0])], "fox.png")); document.getElementById("log").dispatchEvent(new DragEvent("drop", {dataTransfer: d, bubbles: true, cancelable: true})); return true })()`)
+	b.until(`/fox.png is not a text file/.test(document.body.innerText) && document.getElementById("draft").value === "fox.txt:\n\nFoxes are clever.\n"`)
 	eval[bool](b, `(() => { const f = document.getElementById("draft"); f.value = ""; f.dispatchEvent(new Event("input", {bubbles: true})); return true })()`)
 	b.theme("dark")
 	b.shoot("chat-tokens-dark")
@@ -398,9 +400,10 @@ func TestTheBannerOfFullStorageComesAndGoesByItself(t *testing.T) {
 	b := openBrowser(t)()
 	b.do(chromedp.Navigate(d.Link()))
 	b.live()
-	t.Cleanup(func() { d.storage.refused.Store(false) }) // other tests use this daemon
-	d.storageChanged(errors.New("the disk is full"))
+	d.pretend(func() error { return errors.New("the disk is full") })
+	d.storageChanged(nil)
 	b.until(`/cannot be written \(the disk is full\)/.test(document.getElementById("storage").innerText)`)
+	d.pretend(d.store.ReadOnly)
 	d.storageChanged(nil)
 	b.until(`document.getElementById("storage").innerText === ""`)
 	b.healthy()

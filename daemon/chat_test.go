@@ -34,12 +34,13 @@ type viewer struct {
 	detail  []wire.Detailed
 	ended   bool
 	foot    string
+	told    map[string]string // content of what stands above the page: "gone", "storage"
 	acks    map[uint64]wire.Ack
 	refused map[uint64]wire.Failure
 }
 
 func (d *testDaemon) viewer() *viewer {
-	return &viewer{t: d.t, ws: d.browser().connect(), seq: 10, routing: map[int][]uint16{}, acks: map[uint64]wire.Ack{}, refused: map[uint64]wire.Failure{}}
+	return &viewer{t: d.t, ws: d.browser().connect(), seq: 10, routing: map[int][]uint16{}, told: map[string]string{}, acks: map[uint64]wire.Ack{}, refused: map[uint64]wire.Failure{}}
 }
 
 // step reads one frame of the message that is followed; "" = of the first that comes.
@@ -92,6 +93,8 @@ func (v *viewer) step(message string) {
 		switch {
 		case (p.Op == wire.Inner || p.Op == wire.Append) && p.Target == "log":
 			v.adopt(p.HTML)
+		case p.Op == wire.Inner && (p.Target == "gone" || p.Target == "storage"):
+			v.told[p.Target] = p.HTML
 		case p.Op == wire.Block:
 			fresh, ok := v.text.Close(p.Arg)
 			if !ok {
@@ -234,6 +237,60 @@ func TestAViewerThatComesLaterReadsOnFromWhereItWas(t *testing.T) {
 	m, _ := d.store.Message(t.Context(), message)
 	if len(m.Content) != second.text.Bytes() {
 		t.Errorf("%d bytes are kept", len(m.Content))
+	}
+}
+
+func TestAPageThatWasAwayLearnsThatItsConversationIsGoneOrBack(t *testing.T) {
+	d := modelDaemon(t)
+	here, away := d.viewer(), d.viewer()
+	conversation, message := here.begin("Something about otters.", 4)
+	here.finish(message)
+	again := []string{conversation, "", "0", "0", "0", "0", "1"}
+	here.ask(wire.Delete, conversation)
+	away.ask(wire.Watch, again...)
+	if !strings.Contains(away.told["gone"], "deleted in another tab") {
+		t.Errorf("after the deletion the page says %q", away.told["gone"])
+	}
+	away.ask(wire.Watch, "", "", "0", "0", "0", "0", "0") // away: it hears nothing of the conversation
+	here.ask(wire.Restore, conversation)
+	away.ask(wire.Watch, again...)
+	if away.told["gone"] != "" {
+		t.Errorf("after it was restored the page says %q", away.told["gone"])
+	}
+}
+
+// pretend puts a state of the storage in place of the store's, until the test ends.
+func (d *testDaemon) pretend(state func() error) {
+	set := func(refused bool, state func() error) {
+		d.storage.mu.Lock()
+		defer d.storage.mu.Unlock()
+		d.storage.refused, d.storage.state = refused, state
+	}
+	set(true, state)
+	d.t.Cleanup(func() { set(false, d.store.ReadOnly) }) // other tests use this daemon
+}
+
+func TestPagesShowWhatHoldsOfStorageInWhateverOrderNewsCome(t *testing.T) {
+	d := modelDaemon(t)
+	v := d.viewer()
+	full := errors.New("the disk is full")
+	d.pretend(func() error { return full })
+	d.storageChanged(full)
+	for v.told["storage"] == "" {
+		v.step("")
+	}
+	if !strings.Contains(v.told["storage"], "cannot be written (the disk is full)") {
+		t.Errorf("the page says %q", v.told["storage"])
+	}
+	d.pretend(d.store.ReadOnly)
+	d.storageChanged(full) // it has been overtaken
+	for v.told["storage"] != "" {
+		v.step("")
+	}
+	later := d.viewer()
+	later.ask(wire.Watch, "", "", "0", "0", "0", "0", "0")
+	if shown, ok := later.told["storage"]; !ok || shown != "" {
+		t.Errorf("a page that comes later is told %q, %t: it may be older than the change", shown, ok)
 	}
 }
 

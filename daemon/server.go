@@ -96,7 +96,11 @@ func New(ctx context.Context, cfg Config, version string, log *slog.Logger) (*Se
 	s.metrics = newMetrics(s)
 	s.auth.failed = func(reason string) { s.metrics.refused.WithLabelValues(reason).Inc() }
 	s.hub = newHub(s)
+	s.storage.state = db.ReadOnly
 	db.Watch(s.storageChanged)
+	if err := db.ReadOnly(); err != nil { // since it was opened
+		s.storageChanged(err)
+	}
 	token.onChange = func() { s.hub.closeAll(closeUnauthorised, "the token was rotated") }
 	s.listener = &cappedListener{Listener: bound, limit: cfg.MaxConnections, refused: s.metrics.connectionsRefused.Inc}
 	if secure {

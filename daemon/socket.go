@@ -148,12 +148,10 @@ func (s *Server) serveSocket(w http.ResponseWriter, r *http.Request) {
 	}
 	defer s.hub.remove(c)
 	c.Send(Frame{Data: s.welcome().Append(nil)})
-	if s.storage.refused.Load() { // the page may be older than the last change
-		s.showStorage(c, s.store.ReadOnly())
-	}
 	if seq != 0 {
 		c.Send(Frame{Data: wire.Ack{Seq: seq}.Append(nil)})
 	}
+	s.showStorage(c)
 	written := make(chan struct{})
 	go func() { defer close(written); c.write() }()
 	c.read()
