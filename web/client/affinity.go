@@ -22,12 +22,18 @@ type affinity struct {
 	topic int
 }
 
-// askTopics asks for the atlas, once.
+// askTopics asks for the atlas, until it has been sent.
 func (v *inspector) askTopics() {
-	if !v.topics.asked {
-		v.topics.asked = true
-		v.chat.app.socket.Send(v.chat.app.orFail(nil), wire.Survey, "")
+	if v.topics.asked {
+		return
 	}
+	v.topics.asked = true
+	v.chat.app.socket.Send(func(_ wire.Ack, f *wire.Failure) {
+		if f != nil {
+			v.topics.asked = false
+			v.chat.app.failed(f)
+		}
+	}, wire.Survey, "")
 }
 
 // surveyed takes the atlas.

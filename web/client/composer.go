@@ -37,7 +37,11 @@ func newComposer(c *chat) *composer {
 		m.send()
 	})
 	page := dom.ID("chat")
-	dom.On(page, "dragover", func(e js.Value) { e.Call("preventDefault") }) // a file may be dropped here
+	dom.On(page, "dragover", func(e js.Value) {
+		if e.Get("dataTransfer").Get("types").Call("includes", "Files").Bool() { // text goes its usual way
+			e.Call("preventDefault")
+		}
+	})
 	dom.On(page, "drop", func(e js.Value) {
 		if file := e.Get("dataTransfer").Get("files").Index(0); file.Truthy() {
 			e.Call("preventDefault")
@@ -72,12 +76,17 @@ func (m *composer) take(file js.Value) {
 		m.chat.app.toast(name+" has more than 256 KiB: too much for a message.", "", nil)
 		return
 	}
-	then(file.Call("text"), func(text js.Value) {
+	then(file.Call("text"), func(content js.Value) {
+		text := strings.TrimSpace(content.String())
+		if strings.ContainsAny(text, "\x00\ufffd") {
+			m.chat.app.toast(name+" is not a text file (UTF-8).", "", nil)
+			return
+		}
 		before := strings.TrimSpace(m.text())
 		if before != "" {
 			before += "\n\n"
 		}
-		m.set(before + name + ":\n\n" + strings.TrimSpace(text.String()) + "\n")
+		m.set(before + name + ":\n\n" + text + "\n")
 		m.count()
 		dom.Focus(m.field)
 	}, func() { m.chat.app.toast(name+" could not be read.", "", nil) })

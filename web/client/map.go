@@ -36,6 +36,7 @@ type expertMap struct {
 	order    *mapview.Order    // where cells are drawn; nil = by number
 	ordering *mapview.Ordering // the order that was last asked for
 	stale    bool              // colours must be made anew
+	colours  bool              // the last paint made colours: this one draws, even if they are stale again
 	asked    bool              // the next paint draws, whenever the last one was
 	drawn    float64
 	asking   bool   // where the weights are has been asked within tierEvery
@@ -183,6 +184,10 @@ func (m *expertMap) survey(frame []byte) error {
 	if err != nil {
 		return err
 	}
+	topic, other := "", ""
+	if m.data != nil {
+		topic, other = m.topicName(m.topic), m.topicName(m.data.Other)
+	}
 	m.data = mapview.NewData(f, m.data, clock())
 	m.view.Cols, m.view.Rows = f.Shape.Experts, len(f.Shape.Layers)
 	m.pixels = make([]byte, 4*m.data.Cells())
@@ -199,9 +204,7 @@ func (m *expertMap) survey(frame []byte) error {
 			pick.Call("append", option)
 		}
 	}
-	m.topic = min(m.topic, max(0, len(f.Topics)-1))
-	m.data.Other = min(1, max(0, len(f.Topics)-1))
-	dom.ID("map-other").Set("value", strconv.Itoa(m.data.Other))
+	m.chooseTopics(topic, other)
 	m.size()
 	hash := js.Global().Get("location").Get("hash").String() // before the address is written anew
 	m.fromAddress()
@@ -484,12 +487,13 @@ func (m *expertMap) render() {
 		return
 	}
 	m.asked, m.drawn = false, now
-	if m.stale || glowing && now-m.colored > recolorEvery && (m.mode == mapview.Heat || m.mode == mapview.Imbalance || m.mode == mapview.Recency) {
+	if !m.colours && (m.stale || glowing && now-m.colored > recolorEvery && (m.mode == mapview.Heat || m.mode == mapview.Imbalance || m.mode == mapview.Recency)) {
 		m.color(now)
-		m.asked = true
-		m.paint.Request() // the drawing is a task of its own
+		m.colours = true
+		m.redraw() // the drawing is a task of its own
 		return
 	}
+	m.colours = false
 	if m.moved {
 		m.moved = false
 		m.pointAt()
@@ -497,6 +501,8 @@ func (m *expertMap) render() {
 	m.draw.draw(&m.view, now, m.colors())
 	m.overlay()
 	switch {
+	case m.stale: // since its colours were made, by a slider that is dragged
+		m.redraw()
 	case glowing:
 		m.paint.Request()
 	case m.lastTime > 0 && now-m.lastTime < fadeFor+1:

@@ -31,23 +31,7 @@ func (m *expertMap) fromAddress() {
 	}
 	m.addressed = true
 	list := parameters()
-	topic := func(name string) int {
-		wanted := parameter(list, name)
-		for i, t := range m.data.Topics {
-			if t.Topic == wanted {
-				return i
-			}
-		}
-		return -1
-	}
-	if i := topic("topic"); i >= 0 {
-		m.topic = i
-		dom.ID("map-topic").Set("value", i)
-	}
-	if i := topic("other"); i >= 0 {
-		m.data.Other = i
-		dom.ID("map-other").Set("value", i)
-	}
+	m.chooseTopics(parameter(list, "topic"), parameter(list, "other"))
 	choose := func(id, value string) bool { // an option that is there
 		option := dom.Find(dom.ID(id), `option[value="`+value+`"]:not([disabled], [hidden])`)
 		if dom.Is(option) {
@@ -99,9 +83,30 @@ func (m *expertMap) toAddress() {
 	}
 }
 
+// chooseTopics shows topics by name, since another atlas may number them otherwise; the first two where there are none of these.
+func (m *expertMap) chooseTopics(topic, other string) {
+	m.topic, m.data.Other = max(0, m.topicIndex(topic)), m.topicIndex(other)
+	if m.data.Other < 0 {
+		m.data.Other = min(1, max(0, len(m.data.Topics)-1))
+	}
+	dom.ID("map-topic").Set("value", m.topic)
+	dom.ID("map-other").Set("value", m.data.Other)
+}
+
+// topicName is "" where there is no such topic.
 func (m *expertMap) topicName(i int) string {
 	if i < 0 || i >= len(m.data.Topics) {
 		return ""
 	}
 	return m.data.Topics[i].Topic
+}
+
+// topicIndex is -1 where there is no such topic.
+func (m *expertMap) topicIndex(name string) int {
+	for i, t := range m.data.Topics {
+		if t.Topic == name {
+			return i
+		}
+	}
+	return -1
 }
