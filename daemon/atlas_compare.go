@@ -11,6 +11,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 
 	"covey/atlas"
 	"covey/web"
@@ -45,10 +46,19 @@ func (a *atlases) serveCompare(w http.ResponseWriter, r *http.Request) {
 			refuseError(w, r, err)
 			return
 		}
+		for _, side := range []struct {
+			doc   *opened
+			topic string
+		}{{first, view.Topic}, {second, view.TopicB}} { // a page falls back to another topic and shows it; a file must not
+			if form != "" && side.topic != "" && !slices.Contains(side.doc.Topics, side.topic) {
+				refuse(w, r, http.StatusBadRequest, problem(KindUsage, "invalid", "name one of its topics: "+strings.Join(side.doc.Topics, ", "), nil, "the atlas %q has no topic %q", side.doc.stored.Name, clip(side.topic, 100)))
+				return
+			}
+		}
 		one, other := atlasItem(first.stored), atlasItem(second.stored)
 		view.First, view.Second, view.Notes = &one, &other, comparisonNotes(first, second)
 		compareAtlases(&view, first.Atlas, second.Atlas)
-		if same, err := atlas.Compare(first.Atlas, second.Atlas); err == nil && view.A != view.B {
+		if same, err := atlas.Compare(first.Atlas, second.Atlas); err == nil && view.A != view.B && same.Experts > 0 {
 			view.Agreement = []web.Fact{
 				{Label: "Topics in both", Value: strconv.Itoa(len(same.Topics))},
 				{Label: "Affinities", Value: fmt.Sprintf("correlation %.3f over %d experts (Pearson)", same.Correlation, same.Experts)},

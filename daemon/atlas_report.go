@@ -89,7 +89,7 @@ func found(a *atlas.Atlas) []string {
 				less = append(less, a.Topics[g.Topic])
 			}
 		}
-		say("Removing all labelled experts of a topic together, against as many others of the same layers, is shown to matter more in %s and less in %s of %d topics; by chance about %.1f of each would. The others are those nearest in load, which carry less of the topic: the labelled experts carry most of it.",
+		say("Removing all labelled experts of a topic together, against as many others of the same layers, is shown to matter more in %s and less in %s of %d topics; by chance about %.1f of each would. The others are those nearest in load; where the labelled experts are the busiest of their layers, they carry less of the topic.",
 			named(matters), named(less), n, 0.025*float64(n))
 	}
 	return out

@@ -43,7 +43,10 @@ var builtinHash = sync.OnceValue(func() string {
 
 // textsName names a probe set by its hash: the store keeps no more of it beside an atlas.
 func textsName(hash string) string {
-	if hash != "" && hash == builtinHash() {
+	switch hash {
+	case "":
+		return "not named"
+	case builtinHash():
 		return probes.BuiltinName
 	}
 	return fmt.Sprintf("own, hash %.12s", hash)

@@ -206,6 +206,9 @@ func TestABatchIsCancelledGoesOnAndBecomesAnAtlas(t *testing.T) {
 		t.Errorf("the comparison as CSV: %d rows, %.300q", len(rows), rows)
 	}
 	get("/atlas/compare.json?"+both, `"topic":"law"`, `"experts":[{"layer":`)
+	if code, _, body := d.get("/atlas/compare.csv?" + both + "&topic_b=alchemy"); code != 400 || !strings.Contains(body, "alchemy") {
+		t.Errorf("a comparison with a topic that is not there: %d %.200s", code, body)
+	}
 	if code, _, body := d.get("/atlas/compare.csv?a=" + made); code != 400 || !strings.Contains(body, "two atlases") {
 		t.Errorf("a comparison of one atlas: %d %.200s", code, body)
 	}
