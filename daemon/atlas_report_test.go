@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,6 +12,8 @@ import (
 	"covey/atlas"
 	"covey/atlas/probes"
 )
+
+var update = flag.Bool("update", false, "write the bundled model's report anew")
 
 // report renders the report of a stored atlas.
 func report(t *testing.T, path string) string {
@@ -75,5 +78,23 @@ func TestAReportNamesTheTopicsWhoseExpertsMatterTogether(t *testing.T) {
 	}}
 	if got, want := strings.Join(found(a), "\n"), "matter more in 1 (law) and less in 1 (math) of 3 topics; by chance about 0.1 of each would"; !strings.Contains(got, want) {
 		t.Errorf("no %q in\n%s", want, got)
+	}
+}
+
+// The report of the bundled model is that of the atlas beside it, which anyone can import or compare with their own run.
+func TestTheBundledReportIsThatOfTheAtlasBesideIt(t *testing.T) {
+	const path = "../docs/report/index.html"
+	got := report(t, "../docs/report/covey.atlas.json")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs from the report of covey.atlas.json (%d and %d bytes): go test ./daemon -run BundledReport -update", path, len(want), len(got))
 	}
 }
