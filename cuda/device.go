@@ -343,7 +343,7 @@ func (d *device) open(plain bool) error {
 		d.modules = append(d.modules, m)
 	}
 	if !plain {
-		d.fast = C.COVEY_FAST_PRODUCTS | C.COVEY_FAST_EXPERTS | C.COVEY_FAST_ATTENTION | C.COVEY_FAST_ROW | C.COVEY_FAST_ATTEND_ROW
+		d.fast = C.COVEY_FAST_PRODUCTS | C.COVEY_FAST_EXPERTS | C.COVEY_FAST_BULK
 	}
 	d.overlap = 1
 	for k := range d.functions {
@@ -365,7 +365,7 @@ func (d *device) open(plain bool) error {
 			return err
 		}
 		if made < bulkCopies {
-			d.overlap, d.fast = 0, d.fast&^(family&(C.COVEY_FAST_ATTENTION|C.COVEY_FAST_ROW|C.COVEY_FAST_ATTEND_ROW))
+			d.overlap, d.fast = 0, d.fast&^(family&C.COVEY_FAST_BULK)
 		}
 	}
 	return nil

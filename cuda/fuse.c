@@ -90,7 +90,7 @@ covey_launch *covey_fast_product(const canon_op *op, const covey_bucket *b, cons
     if (form < 0 || op->m.bias || op->m.bias_at || (form == FP8_VARIANT && heads > 1)) return 0;
     int32_t outputs = op->m.rows / heads, large = (int64_t)outputs * heads >= WIDE_OUTPUTS, wide = form == FP8_VARIANT || (large && op->m.cols % 8 == 0);
     int64_t row = (256 + 4 * (int64_t)op->m.cols + 127) / 128 * 128, slots = (d->shared - row) / ROW_SLOT / ROW_WARPS;   // as floats_row.cu
-    if (rows == 1 && heads == 1 && large && form <= CANON_BF16 && op->m.cols % 8 == 0 && slots && (d->fast & COVEY_FAST_ATTEND_ROW)) {
+    if (rows == 1 && heads == 1 && large && form <= CANON_BF16 && op->m.cols % 8 == 0 && slots > 0 && (d->fast & COVEY_FAST_ATTEND_ROW)) {
       slots = at_most((int32_t)slots, 2) * ROW_WARPS;
       at = put(at, COVEY_K_floats_row_f32 + form, op, d->multiprocessors, 1, 1, ROW_WARPS * 32 + 32, row + slots * ROW_SLOT);
       at[-1].more[1] = (int32_t)slots;
@@ -139,7 +139,7 @@ covey_launch *covey_fast_experts(const canon_op *op, const covey_bucket *b, cons
   covey_launch *few;
   if (!(d->fast & COVEY_FAST_EXPERTS) || v < 0) return 0;
   int32_t k = routed ? op->i[1] : 1, experts = routed ? op->i[0] : 1, items = at_most(experts, rows * k), mw = r->gate.group == 128 ? 8 : 4;
-  if (rows * k <= FEW_AN_EXPERT * experts && (few = experts_few(op, r, routed, rows, k, items, d, at, v))) return few;
+  if ((d->fast & COVEY_FAST_FEW) && rows * k <= FEW_AN_EXPERT * experts && (few = experts_few(op, r, routed, rows, k, items, d, at, v))) return few;
   // Every item has one column tile begun; the others are full.
   at = put(at, COVEY_K_up_many_int4_g32 + v, op, covey_ceil(r->gate.rows, 16 * mw), items + rows * k / (256 / mw), 1, 256, many_memory(&r->gate, mw));
   at[-1].more[0] = routed;

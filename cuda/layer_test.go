@@ -290,6 +290,10 @@ func TestKernelsFromOldPTXAreNotThoseWithBulkCopies(t *testing.T) {
 	if !slices.Contains(names, "rows_int4_g32") || !slices.Contains(names, "attend_split") || slices.Contains(names, "attend_blocks4_f16") {
 		t.Errorf("launches %v", names)
 	}
+	// Wherever such a kernel ran all the same, the driver would end the process.
+	steps := newRig(t, canon.Limits{Pages: 5})
+	shapes[0].small().build(steps)
+	steps.same(steps.step(0, 1, 5), steps.step(1, 5, 5), steps.step(6, 1, 5))
 	for _, l := range device.plans[device.bucket(1, 1, 1)].at() {
 		if l.overlap != 0 {
 			t.Error("launches overlap without an instruction to wait for one another")

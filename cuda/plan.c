@@ -10,7 +10,11 @@ static const char *const names[] = {COVEY_PLAIN(X) COVEY_FAST(X)};
 const char *covey_kernel_name(int32_t kernel) { return names[kernel]; }
 int32_t covey_kernel_family(int32_t kernel) {
   if (kernel < COVEY_PLAIN_COUNT) return 0;
-  return kernel < COVEY_K_up_few_int4_g32 ? COVEY_FAST_PRODUCTS : kernel < COVEY_K_attend_blocks1_f32 ? COVEY_FAST_EXPERTS : kernel < COVEY_K_moe_row_int4_g32_f16 ? COVEY_FAST_ATTENTION : kernel < COVEY_K_attend_row_d64_int4_g32_f16 ? COVEY_FAST_ROW : COVEY_FAST_ATTEND_ROW;
+  if (kernel < COVEY_K_up_many_int4_g32) return COVEY_FAST_PRODUCTS;
+  if (kernel < COVEY_K_attend_blocks1_f32) return COVEY_FAST_EXPERTS;
+  if (kernel < COVEY_K_moe_row_int4_g32_f16) return COVEY_FAST_ATTENTION;
+  if (kernel < COVEY_K_attend_row_d64_int4_g32_f16) return COVEY_FAST_ROW;
+  return kernel < COVEY_K_up_few_int4_g32 ? COVEY_FAST_ATTEND_ROW : COVEY_FAST_FEW;
 }
 
 static int known(const canon_matrix *m) { return m->form >= CANON_F32 && m->form <= CANON_MXFP4; }

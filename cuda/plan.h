@@ -18,14 +18,14 @@
   COVEY_GROUPS(X, rows) COVEY_GROUPS(X, matmul_many) COVEY_WIDE(X, floats_wide1) COVEY_WIDE(X, floats_wide8)          \
   COVEY_FLOATS(X, floats_lane1) COVEY_FLOATS(X, floats_lane8) COVEY_WIDE(X, floats_many)                                \
   X(norm_codes) X(heads_ready) X(combine_sum) X(route)                                                                            \
-  COVEY_GROUPS(X, up_few) COVEY_GROUPS(X, up_many) COVEY_GROUPS(X, down_few) COVEY_GROUPS(X, down_many)   \
+  COVEY_GROUPS(X, up_many) COVEY_GROUPS(X, down_many)                                                                    \
   COVEY_WIDE(X, float_up1) COVEY_WIDE(X, float_up8) COVEY_WIDE(X, float_down1) COVEY_WIDE(X, float_down8)                 \
   COVEY_FLOATS(X, attend_blocks1) COVEY_FLOATS(X, attend_blocks2) COVEY_FLOATS(X, attend_blocks4)                        \
   COVEY_FLOATS(X, attend_tiles64) COVEY_FLOATS(X, attend_tiles128) COVEY_FLOATS(X, attend_latent) X(attend_fold)                                        \
   COVEY_SCALES(X, moe_row_int4_g32) COVEY_SCALES(X, moe_row_int4_g64) COVEY_SCALES(X, moe_row_int4_g128)     \
   COVEY_SCALES(X, attend_row_d64_int4_g32) COVEY_SCALES(X, attend_row_d64_int4_g64)                                            \
   COVEY_SCALES(X, attend_row_d128_int4_g32) COVEY_SCALES(X, attend_row_d128_int4_g64) COVEY_SCALES(X, attend_row_d128_int4_g128)            \
-  COVEY_FLOATS(X, floats_row)
+  COVEY_FLOATS(X, floats_row) COVEY_GROUPS(X, up_few) COVEY_GROUPS(X, down_few)
 #define X(name) COVEY_K_##name,
 enum { COVEY_PLAIN(X) COVEY_PLAIN_COUNT, COVEY_BEFORE_FAST = COVEY_PLAIN_COUNT - 1, COVEY_FAST(X) COVEY_KERNEL_COUNT };
 #undef X
@@ -66,8 +66,10 @@ typedef struct {
 enum { COVEY_OP_DRAW = 1000 };
 
 const char *covey_kernel_name(int32_t kernel);
-// The family of a fast kernel; a device has all of a family or uses none of it.
-enum { COVEY_FAST_PRODUCTS = 1, COVEY_FAST_EXPERTS = 2, COVEY_FAST_ATTENTION = 4, COVEY_FAST_ROW = 8, COVEY_FAST_ATTEND_ROW = 16 };
+// The family of a fast kernel; a device has all of a family or uses none of it. Those of COVEY_FAST_BULK have bulk copies and trap in
+// code made for less than compute_90.
+enum { COVEY_FAST_PRODUCTS = 1, COVEY_FAST_EXPERTS = 2, COVEY_FAST_ATTENTION = 4, COVEY_FAST_ROW = 8, COVEY_FAST_ATTEND_ROW = 16, COVEY_FAST_FEW = 32,
+       COVEY_FAST_BULK = COVEY_FAST_ATTENTION | COVEY_FAST_ROW | COVEY_FAST_ATTEND_ROW | COVEY_FAST_FEW };
 int32_t covey_kernel_family(int32_t kernel);
 // The launches of n operations into out, which has room for covey_most_launches. Returns how many; -1 - i if there is no
 // kernel for operation i.

@@ -5,7 +5,7 @@
 //
 // COVEY_FAKE_DEVICES: how many devices there are (1). COVEY_FAKE_MEMORY: bytes of each (1 GiB). COVEY_FAKE_HANG: if
 // set, waiting for a stream never ends. COVEY_FAKE_ERROR: what waiting for a stream returns. COVEY_FAKE_PTX: the virtual
-// architecture of the kernels (90).
+// architecture of the kernels (90); with less, a kernel with bulk copies ends the process.
 #include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
@@ -204,6 +204,7 @@ struct function { kernel k; int shared, context; char name[64]; };
 static std::map<graph *, std::vector<stream *>> joined;  // streams that a capture has drawn in
 
 static long setting(const char *name, long absent) { const char *v = getenv(name); return v ? atol(v) : absent; }
+void emulated_bulk() { if (setting("COVEY_FAKE_PTX", 90) < 90) { fprintf(stderr, "emulated driver: a bulk copy in code that has none\n"); abort(); } }
 static int devices() { return (int)setting("COVEY_FAKE_DEVICES", 1); }
 static size_t memory() { return (size_t)setting("COVEY_FAKE_MEMORY", 1L << 30); }
 static bool owned(uintptr_t at, size_t n) {

@@ -54,6 +54,8 @@ const uint64_t *emulated_exchange(uint64_t v);
 void emulated_poll();
 // A barrier of some of the block's threads; whether to wait there or only to arrive.
 void emulated_meeting(int id, int threads, bool wait);
+// Ends the process where kernels are said to be made for an architecture without bulk copies, as a device traps.
+void emulated_bulk();
 
 static inline void __syncthreads() { emulated_barrier(); }
 static inline void __syncwarp(unsigned = 0) { emulated_exchange(0); }

@@ -13,7 +13,7 @@ static inline void emulated_settle(emulated_mbarrier *b) {
   b->missing = b->count;
   b->bytes_and_phase ^= 1;
 }
-static inline void barrier_init(uint64_t *p, uint32_t count) { emulated_mbarrier *b = (emulated_mbarrier *)p; b->count = b->missing = (uint16_t)count; b->bytes_and_phase = 0; }
+static inline void barrier_init(uint64_t *p, uint32_t count) { emulated_bulk(); emulated_mbarrier *b = (emulated_mbarrier *)p; b->count = b->missing = (uint16_t)count; b->bytes_and_phase = 0; }
 static inline void barrier_init_done() {}
 static inline void barrier_arrive(uint64_t *p) { emulated_mbarrier *b = (emulated_mbarrier *)p; b->missing--; emulated_settle(b); }
 static inline void barrier_expect(shared_place p, uint32_t bytes) {
