@@ -16,7 +16,7 @@ enum {
   SPLIT_FLOATS = 16 << 20,  // most scratch for split attention, in floats
   TOGETHER = 16,            // most rows that read keys together; their queries are at most QUERIES
   QUERIES = 64,
-  WIDEN = 4,                // rows from which bringing pages to floats pays
+  WIDEN = 4,                // rows from which bringing pages to floats pays; a run of them may end earlier
 };
 
 // What a row attends: positions lo..pos in `raw` blocks from block `first`, then the first `listed` vectors of its list.
@@ -62,7 +62,7 @@ static int64_t own_floats(const canon_op *op) {
 void canon_attend_needs(canon_program *p, const canon_op *op) {
   int64_t keys = 0;
   if (op->kv.single) keys = (int64_t)CANON_BLOCK * op->kv.dim * canon_form_bytes(op->kv.form) / 4 * (op->i[RATE] ? 2 : 1);
-  else if (most_together(op) > 1 && p->rows >= WIDEN) keys = (int64_t)64 * op->kv.dim;
+  else if (most_together(op) > 1 && p->rows > 1) keys = (int64_t)64 * op->kv.dim;
   p->thread_floats = canon_at_least(p->thread_floats, own_floats(op) + keys);
   int64_t rows = (2 * p->threads + op->kv.heads - 1) / op->kv.heads, row = split_row(p, op);
   if (rows * row > SPLIT_FLOATS) rows = SPLIT_FLOATS / row;

@@ -3,6 +3,7 @@ package canon
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -73,7 +74,8 @@ func (c *attentionRun) run(t *testing.T, pool *Pool, chunk int) {
 	if err := p.Build(); err != nil {
 		t.Fatal(err)
 	}
-	ids := make([]int32, pages-1) // pages in no order, not from 0
+	behind := must(a.Floats(1 << 14)) // what lies behind the program's scratch is not its own
+	ids := make([]int32, pages-1)     // pages in no order, not from 0
 	for i, id := range rand.New(rand.NewPCG(8, 8)).Perm(pages)[:pages-1] {
 		ids[i] = int32(id)
 	}
@@ -90,6 +92,19 @@ func (c *attentionRun) run(t *testing.T, pool *Pool, chunk int) {
 				sameRow(t, fmt.Sprintf("%+v chunk %d position %d", c.attentionCase, chunk, at+i), o.Row(i), want)
 			}
 		}
+	}
+	if slices.ContainsFunc(behind, func(v float32) bool { return v != 0 }) {
+		t.Errorf("%+v chunk %d: scratch was written behind its end", c.attentionCase, chunk)
+	}
+}
+
+// Two rows read keys together where one thread has many heads.
+func TestTwoRowsOfManyHeadsStayInTheirScratch(t *testing.T) {
+	run := newAttentionRun(attentionCase{heads: 16, kvHeads: 16, dim: 16, positions: 70, form: F16}, func(pos int) bool { return pos > 60 })
+	for _, isa := range Supported() {
+		pool := must(NewPool(1, isa))
+		run.run(t, pool, 2)
+		pool.Close()
 	}
 }
 

@@ -158,13 +158,11 @@ func (p *Program) add(op C.canon_op) {
 		return
 	}
 	if p.c == nil {
-		if p.pool.c == nil {
-			p.fail("the pool is closed")
-			return
+		if p.pool.c != nil {
+			p.c = C.canon_program_new(C.int32_t(p.lim.Rows), C.int32_t(p.lim.LogitRows), C.int32_t(p.lim.Pages), p.pool.c)
 		}
-		p.c = C.canon_program_new(C.int32_t(p.lim.Rows), C.int32_t(p.lim.LogitRows), C.int32_t(p.lim.Pages), p.pool.c)
 		if p.c == nil {
-			p.fail("out of memory")
+			p.fail("out of memory, or the pool is closed")
 			return
 		}
 	}
