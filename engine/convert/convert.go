@@ -191,7 +191,7 @@ func (r *run) all(ctx context.Context) error {
 	if r.writer.Done() > len(r.items) {
 		return fmt.Errorf("the folder holds %d records, the checkpoint gives %d", r.writer.Done(), len(r.items))
 	}
-	if err := r.foresee(); err != nil {
+	if err := r.foresee(ctx); err != nil {
 		return err
 	}
 	queue := make(chan chan piece, r.o.Workers)
@@ -265,7 +265,7 @@ func (r *run) target(item model.Item) Target {
 
 // foresee reads one routed and one shared expert of each layer, of those that are kept, so that groups that do not agree are
 // refused before anything is written.
-func (r *run) foresee() error {
+func (r *run) foresee(ctx context.Context) error {
 	if r.o.Experts != Keep && r.o.Dense != Keep {
 		return nil
 	}
@@ -286,6 +286,10 @@ func (r *run) foresee() error {
 		case BF16:
 			continue
 		case Keep:
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			scratch.Reset()
 			sources, err := item.Sources(&scratch)
 			if err == nil {
 				l, err = sources[0].Layout()
