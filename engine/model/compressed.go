@@ -108,7 +108,7 @@ func (l *loader) compressor(to *compressor, at string, rate, series, dim int) []
 func (l *loader) rowBlocks(to *[]*canon.Matrix, module string, n, rows, cols int) job {
 	var whole *canon.Matrix
 	j := l.matrix(&whole, module, n*rows, cols)
-	j.run = func(s *weights.Scratch) error {
+	j.ready, j.run = nil, func(s *weights.Scratch) error {
 		source, err := l.source(module, n*rows, cols, s)
 		if err != nil {
 			return err

@@ -92,14 +92,19 @@ type loader struct {
 	places      [][]weights.Record // [MoE layers] of experts that stay on disk; nil = all are loaded
 }
 
-// largeJob is the size from which sources are read one at a time.
-const largeJob = 16 << 20
-
 // job is one piece of loading; size is its share of the progress.
 type job struct {
-	item Item
-	size int64
-	run  func(*weights.Scratch) error
+	item  Item
+	size  int64
+	ready func() (bool, error) // reads what lies packed straight to its place, without a source; false = run does it; may be nil
+	run   func(*weights.Scratch) error
+}
+
+// large says that no other such source is read beside it: an embedding or a head; an expert only if it is so wide that a layer has
+// few, since all workers are needed to pack those of many.
+func (j *job) large() bool {
+	const matrix, record = 16 << 20, 64 << 20
+	return j.size >= record || j.size >= matrix && j.item.Kind != RecordItem
 }
 
 // note counts packed weights of a container as wanted counts others.
@@ -183,11 +188,11 @@ func (l *loader) matrix(to **canon.Matrix, module string, rows, cols int) job {
 		source, err := l.source(module, rows, cols, s)
 		return []canon.Source{source}, err
 	}
-	return job{item: item, size: int64(rows) * int64(cols), run: func(s *weights.Scratch) error {
-		if m, err := l.ready(module, rows, cols); m != nil || err != nil {
-			*to = m
-			return err
-		}
+	return job{item: item, size: int64(rows) * int64(cols), ready: func() (bool, error) {
+		m, err := l.ready(module, rows, cols)
+		*to = m
+		return m != nil, err
+	}, run: func(s *weights.Scratch) error {
 		source, err := l.source(module, rows, cols, s)
 		if err != nil {
 			return err
@@ -221,11 +226,11 @@ func (l *loader) record(to **canon.Record, modules [3]string, inner int, biased 
 // packed returns a job that packs what sources reads, gate, up and down under those names, into *to.
 func (l *loader) packed(to **canon.Record, modules [3]string, inner int, sources func(*weights.Scratch) ([]canon.Source, error)) job {
 	item := Item{Kind: RecordItem, Expert: -1, Layer: -1, Names: modules[:], Rows: inner, Cols: l.spec.Hidden, Sources: sources}
-	return job{item: item, size: 3 * int64(inner) * int64(l.spec.Hidden), run: func(s *weights.Scratch) error {
-		if r, err := l.readyRecord(modules, inner); r != nil || err != nil {
-			*to = r
-			return err
-		}
+	return job{item: item, size: 3 * int64(inner) * int64(l.spec.Hidden), ready: func() (bool, error) {
+		r, err := l.readyRecord(modules, inner)
+		*to = r
+		return r != nil, err
+	}, run: func(s *weights.Scratch) error {
 		parts, err := sources(s)
 		if err != nil {
 			return err
@@ -432,8 +437,8 @@ func (l *loader) plan(t *tensors) ([]job, error) {
 // load runs the plan on workers goroutines. progress may be nil; it is called from one goroutine at a time. Of several
 // errors the one of the earliest job is returned: jobs are taken in order, so that it is the same one every time.
 //
-// Beside the packed weights there is at most one source of largeJob weights or more at a time (an embedding, a head), in memory
-// that the next one reuses, and a smaller one for each worker: less than a layer's in all.
+// Beside the packed weights there is at most one large source at a time, in memory that the next one reuses, and a smaller one for
+// each worker: with few workers less than a layer's in all. What lies packed in a container needs no source.
 func (l *loader) load(ctx context.Context, workers int, progress func(done, total int64)) (*tensors, error) {
 	t := &tensors{}
 	jobs, err := l.plan(t)
@@ -461,16 +466,21 @@ func (l *loader) load(ctx context.Context, workers int, progress func(done, tota
 			if i >= len(jobs) {
 				return
 			}
-			err := ctx.Err()
+			ready, err := false, ctx.Err()
+			if err == nil && jobs[i].ready != nil {
+				ready, err = jobs[i].ready()
+			}
 			switch {
-			case err != nil:
-			case jobs[i].size < largeJob:
+			case ready || err != nil:
+			case !jobs[i].large():
 				scratch.Reset()
 				err = jobs[i].run(&scratch)
 			default:
 				alone.Lock()
-				large.Reset()
-				err = jobs[i].run(&large)
+				if err = ctx.Err(); err == nil { // it may have waited for long
+					large.Reset()
+					err = jobs[i].run(&large)
+				}
 				alone.Unlock()
 			}
 			mu.Lock()

@@ -408,3 +408,15 @@ func BenchmarkBundled(b *testing.B) {
 		})
 	}
 }
+
+func TestHeadsAreReadAloneAndExpertsTogether(t *testing.T) {
+	for _, c := range []struct {
+		kind ItemKind
+		size int64
+		want bool
+	}{{MatrixItem, 576 * 576, false}, {MatrixItem, 49152 * 576, true}, {ExactItem, 50304 * 2048, true}, {RecordItem, 3 * 2048 * 6144, false}, {RecordItem, 3 * 14336 * 4096, true}} {
+		if got := (&job{item: Item{Kind: c.kind}, size: c.size}).large(); got != c.want {
+			t.Errorf("kind %d of %d weights is read alone: %v", c.kind, c.size, got)
+		}
+	}
+}
