@@ -19,7 +19,7 @@ type convertCmd struct {
 	Dest      string `arg:"" help:"New folder for the container. One that holds the beginning of the same conversion is gone on with; nothing is overwritten."`
 	Experts   string `help:"Form of the routed experts." enum:"keep,bf16,int8,int4" default:"int4"`
 	Dense     string `help:"Form of all other matrices; routers are kept as they are." enum:"keep,bf16,int8,int4" default:"int8"`
-	Group     int    `help:"Inputs a scale of int8 and int4: 32, 64 or 128." default:"64" placeholder:"N"`
+	Group     int    `help:"Inputs a scale of int8 and int4: 32, 64 or 128." enum:"32,64,128" default:"64" placeholder:"N"`
 	Zeros     bool   `help:"int4 with a zero point beside each scale (asymmetric)."`
 	SplitSize int64  `name:"split-size" help:"Megabytes after which a data file is full." default:"8192" placeholder:"MB"`
 	WorkSize  int64  `name:"work-size" help:"Megabytes of weights in work at once." default:"512" placeholder:"MB"`
@@ -69,7 +69,7 @@ func (c *convertCmd) Run(con *console) error {
 	report, err := convert.Run(ctx, source, c.Dest, o, func(done, total int64) { con.progressLine("converting", done, total, speed.Line(done, total)) })
 	con.clear()
 	if err != nil {
-		return inputError("convert", "the same command goes on where it stopped; another one needs an empty folder", "converting "+c.Source, err)
+		return inputError("convert", "once it has begun, the same command goes on where it stopped; another one needs an empty folder", "converting "+c.Source, err)
 	}
 	out := convertReport{Dest: c.Dest, Bytes: report.Bytes, ExpertRMS: report.ExpertRMS, DenseRMS: report.DenseRMS, WorstRMS: report.WorstRMS, Worst: report.Worst,
 		LeftOut: len(report.LeftOut), NumericsID: report.NumericsID, Peak: peakMemory()}

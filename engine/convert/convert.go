@@ -103,17 +103,21 @@ func Run(ctx context.Context, source *weights.Checkpoint, dir string, o Options,
 	if err != nil {
 		return nil, fmt.Errorf("convert: %w", err)
 	}
+	r := &run{o: o, source: source, items: items, progress: progress, groups: map[int]int{}}
+	if err := r.foresee(ctx); err != nil { // before there is a folder, which other options could not go on with
+		return nil, fmt.Errorf("convert: %w", err)
+	}
 	text := fmt.Sprintf("experts %s, dense %s, group %d, zeros %t, importance %s", o.Experts, o.Dense, o.Group, o.Zeros, o.ImportanceID)
-	w, err := weights.OpenContainerWriter(dir, sha256.Sum256([]byte(source.Hash()+"\n"+text)), o.Split, o.Sync)
+	r.writer, err = weights.OpenContainerWriter(dir, sha256.Sum256([]byte(source.Hash()+"\n"+text)), o.Split, o.Sync)
 	if err != nil {
 		return nil, fmt.Errorf("convert: %w", err)
 	}
-	err = (&run{o: o, source: source, items: items, writer: w, progress: progress, groups: map[int]int{}}).all(ctx)
+	err = r.all(ctx)
 	var report *Report
 	if err == nil {
-		report, err = finish(source, spec, items, unused, w, text)
+		report, err = finish(source, spec, items, unused, r.writer, text)
 	}
-	if err := errors.Join(err, w.Close()); err != nil {
+	if err := errors.Join(err, r.writer.Close()); err != nil {
 		return nil, fmt.Errorf("convert: %w", err)
 	}
 	return report, nil
@@ -190,9 +194,6 @@ func (r *run) all(ctx context.Context) error {
 	}
 	if r.writer.Done() > len(r.items) {
 		return fmt.Errorf("the folder holds %d records, the checkpoint gives %d", r.writer.Done(), len(r.items))
-	}
-	if err := r.foresee(ctx); err != nil {
-		return err
 	}
 	queue := make(chan chan piece, r.o.Workers)
 	places := make(chan struct{}, r.o.Workers)

@@ -263,10 +263,14 @@ func TestCancelledConversionStops(t *testing.T) {
 
 func TestGroupsThatNoProgramRunsAreRefused(t *testing.T) {
 	for _, o := range []Options{{Experts: Int4, Dense: Keep, Group: 64}, {Experts: Keep, Dense: Int8, Group: 64}} {
-		began := false
-		_, err := Run(t.Context(), open(t, small(t, synthetic.Int4)), filepath.Join(t.TempDir(), "c"), o, func(int64, int64) { began = true })
+		began, source, dir := false, open(t, small(t, synthetic.Int4)), filepath.Join(t.TempDir(), "c")
+		_, err := Run(t.Context(), source, dir, o, func(int64, int64) { began = true })
 		if err == nil || !strings.Contains(err.Error(), "choose the same group for both (--group 32)") || began {
 			t.Errorf("experts %s, others %s, in groups of 64 beside kept ones of 32: %v, begun %t", o.Experts, o.Dense, err, began)
+		}
+		o.Group = 32
+		if _, err := Run(t.Context(), source, dir, o, nil); err != nil {
+			t.Errorf("experts %s, others %s, in groups of 32 as the refusal says, into the same folder: %v", o.Experts, o.Dense, err)
 		}
 	}
 }
