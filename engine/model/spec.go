@@ -254,8 +254,12 @@ func (c *config) heads(hidden int) Attention {
 	return a
 }
 
-// check refuses combinations that no checkpoint can have.
+// check refuses combinations that no checkpoint can have. It says nothing where a field was refused already: what stands in
+// its place is no value of the file's.
 func (s *Spec) check(c *config) {
+	if len(c.problems) > 0 {
+		return
+	}
 	a, m := s.Attention, s.MoE
 	if a.Heads > 0 && a.KVHeads > 0 && a.Heads%a.KVHeads != 0 {
 		c.refuse("num_key_value_heads", "%d does not divide num_attention_heads %d", a.KVHeads, a.Heads)

@@ -324,6 +324,17 @@ func TestAllProblemsOfAConfigurationAreReportedAtOnce(t *testing.T) {
 	}
 }
 
+func TestARefusedFieldIsNotJudgedByWhatStandsInItsPlace(t *testing.T) {
+	for changes, want := range map[string]string{
+		`{"vocab_size":99999999999,"eos_token_id":2}`: "model: config.json: vocab_size: 99999999999, want a whole number from 1 to 4194304",
+		`{"num_hidden_layers":1000000000}`:            "model: config.json: num_hidden_layers: 1000000000, want a whole number from 1 to 1024",
+	} {
+		if _, err := parseSpec(with(t, "glm4_moe", changes)); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %q alone", changes, err, want)
+		}
+	}
+}
+
 func TestUnknownArchitectureCanBeTestedFor(t *testing.T) {
 	if _, err := parseSpec([]byte(`{"model_type":"mamba"}`)); !errors.Is(err, ErrArchitecture) {
 		t.Errorf("%v, want ErrArchitecture", err)
