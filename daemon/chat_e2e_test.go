@@ -312,10 +312,14 @@ func TestAPersonChatsInABrowser(t *testing.T) {
 	b.until(`/no atlas of this model yet|chinese|law/.test(document.querySelector("[data-topics]").innerText)`)
 
 	// A text file that is dropped on the page is put into the message.
-	eval[bool](b, `(() => { const d = new DataTransfer(); d.items.add(new File(["Foxes are clever.\n"], "fox.txt")); document.getElementById("log").dispatchEvent(new DragEvent("drop", {dataTransfer: d, bubbles: true, cancelable: true})); return true })()`)
-	b.until(`document.getElementById("draft").value === "fox.txt:\n\nFoxes are clever.\n"`)
-	eval[bool](b, `(() => { const d = new DataTransfer(); d.items.add(new File([new Uint8Array([0x89, 0x50, 0x4e, 0x47, 0])], "fox.png")); document.getElementById("log").dispatchEvent(new DragEvent("drop", {dataTransfer: d, bubbles: true, cancelable: true})); return true })()`)
-	b.until(`/fox.png is not a text file/.test(document.body.innerText) && document.getElementById("draft").value === "fox.txt:\n\nFoxes are clever.\n"`)
+	// Several are taken one after another, and one that is no text is refused by name.
+	eval[bool](b, `(() => { const d = new DataTransfer();
+		d.items.add(new File([new Uint8Array([137, 80, 78, 71, 0, 1])], "fox.png"));
+		d.items.add(new File(["Foxes are clever.\n"], "fox.txt"));
+		d.items.add(new File(["So are crows."], "crow.txt"));
+		document.getElementById("log").dispatchEvent(new DragEvent("drop", {dataTransfer: d, bubbles: true, cancelable: true})); return true })()`)
+	b.until(`document.getElementById("draft").value === "fox.txt:\n\nFoxes are clever.\n\ncrow.txt:\n\nSo are crows.\n"`)
+	b.until(`/fox.png is not a text file/.test(document.getElementById("toasts").innerText)`)
 	eval[bool](b, `(() => { const f = document.getElementById("draft"); f.value = ""; f.dispatchEvent(new Event("input", {bubbles: true})); return true })()`)
 	b.theme("dark")
 	b.shoot("chat-tokens-dark")

@@ -43,9 +43,12 @@ func newComposer(c *chat) *composer {
 		}
 	})
 	dom.On(page, "drop", func(e js.Value) {
-		if file := e.Get("dataTransfer").Get("files").Index(0); file.Truthy() {
-			e.Call("preventDefault")
-			m.take(file)
+		files := e.Get("dataTransfer").Get("files")
+		if files.Length() > 0 {
+			e.Call("preventDefault") // else the browser leaves the page for the file
+		}
+		for i := range files.Length() {
+			m.take(files.Index(i))
 		}
 	})
 	m.grow()
@@ -69,7 +72,8 @@ func (m *composer) set(text string) {
 // maxDropped is the largest file that is put into a message, in bytes: the daemon takes messages of 512 KiB.
 const maxDropped = 256 << 10
 
-// take adds the text of a file that was dropped to the draft, under its name.
+// take adds the text of a file that was dropped to the draft, under its name. The browser decodes it as UTF-8, with U+FFFD
+// for what is not: such a file, or one with NUL bytes, is a picture, a document of an office program or UTF-16.
 func (m *composer) take(file js.Value) {
 	name := file.Get("name").String()
 	if file.Get("size").Int() > maxDropped {
