@@ -122,6 +122,15 @@ func TestExpertsLightUpWhileAnotherTabGenerates(t *testing.T) {
 	choose("map-talk-other", eval[string](board, `document.querySelectorAll("#map-talk-other option")[2].value`))
 	board.until(`/Share in .+ \(1 answer(, stopped early)?, \d+ tokens?\) over .+; one text each: no test/.test(document.getElementById("map-legend").innerText)`)
 	board.shoot("map-talks-dark")
+
+	// The address names the two: the map shows them again, and not the pair that it would choose.
+	chosen := eval[string](board, `document.getElementById("map-talk").value + " " + document.getElementById("map-talk-other").value`)
+	board.do(chromedp.Reload())
+	board.live()
+	board.until(`/Share in .+ over .+/.test(document.getElementById("map-legend").innerText)`)
+	if again := eval[string](board, `document.getElementById("map-talk").value + " " + document.getElementById("map-talk-other").value`); again != chosen {
+		t.Errorf("after a reload the map compares %s, chosen were %s", again, chosen)
+	}
 	board.do(chromedp.SendKeys(chromedp.CSS("#map-search"), "l12 e5"))
 	board.press("Enter", "Enter", 13, 0)
 	board.until(`document.querySelectorAll("#map-panel .recent rect").length >= 2 && /in memory/.test(document.getElementById("map-panel").innerText)`)

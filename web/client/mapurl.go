@@ -9,8 +9,8 @@ import (
 	"covey/web/client/mapview"
 )
 
-// The address of the map says what it shows, so that it can be kept and sent: ?mode= ?topic= ?other= ?sort= beside the
-// server's own parameters, and #l12e5 for the expert that is pinned.
+// The address of the map says what it shows, so that it can be kept and sent: ?mode= ?topic= ?other= ?sort=, and ?talk= and
+// ?with= for two conversations, beside the server's own parameters, and #l12e5 for the expert that is pinned.
 
 // parameters are those of the page's address.
 func parameters() js.Value {
@@ -33,15 +33,21 @@ func (m *expertMap) fromAddress() {
 	list := parameters()
 	m.chooseTopics(parameter(list, "topic"), parameter(list, "other"))
 	choose := func(id, value string) bool { // an option that is there
-		option := dom.Find(dom.ID(id), `option[value="`+value+`"]:not([disabled], [hidden])`)
-		if dom.Is(option) {
-			option.Set("selected", true)
+		options := dom.ID(id).Get("options")
+		for i := range options.Length() {
+			option := options.Index(i)
+			if value != "" && option.Get("value").String() == value && !option.Get("disabled").Bool() && !option.Get("hidden").Bool() {
+				option.Set("selected", true)
+				return true
+			}
 		}
-		return dom.Is(option)
+		return false
 	}
 	if sort := mapview.Sort(parameter(list, "sort")); (sort == mapview.ByValue || sort == mapview.ByCluster) && choose("map-sort", string(sort)) {
 		m.sort = sort
 	}
+	choose("map-talk", parameter(list, "talk"))
+	choose("map-talk-other", parameter(list, "with"))
 	if mode := mapview.Mode(parameter(list, "mode")); mapview.Known(mode) && choose("map-mode", string(mode)) {
 		m.mode = mode
 	}
@@ -68,6 +74,9 @@ func (m *expertMap) toAddress() {
 	topics := m.mode == mapview.Topic || m.mode == mapview.Difference
 	set("topic", m.topicName(m.topic), topics && m.topic < len(m.data.Topics))
 	set("other", m.topicName(m.data.Other), m.mode == mapview.Difference && m.data.Other < len(m.data.Topics))
+	talks := m.mode == mapview.Talks
+	set("talk", m.data.Talk[0].ID, talks && m.data.Talk[0].ID != "")
+	set("with", m.data.Talk[1].ID, talks && m.data.Talk[1].ID != "")
 	set("sort", string(m.sort), m.sort != mapview.ByID)
 	set("atlas", dom.Attr(m.page, "data-atlas"), dom.Attr(m.page, "data-atlas") != "" && list.Call("has", "atlas").Bool())
 	location := js.Global().Get("location")
