@@ -41,7 +41,8 @@ var builtinHash = sync.OnceValue(func() string {
 	return set.Hash
 })
 
-// textsName names a probe set by its hash: the store keeps no more of it beside an atlas.
+// textsName names a probe set by its hash: the store keeps no more of it beside an atlas, and another hash may be of somebody's
+// own texts or of a part of the built-in ones.
 func textsName(hash string) string {
 	switch hash {
 	case "":
@@ -49,7 +50,7 @@ func textsName(hash string) string {
 	case builtinHash():
 		return probes.BuiltinName
 	}
-	return fmt.Sprintf("own, hash %.12s", hash)
+	return fmt.Sprintf("hash %.12s", hash)
 }
 
 // atlasView is what the page of an atlas shows, but for the table.
