@@ -318,8 +318,7 @@ func TestAPersonChatsInABrowser(t *testing.T) {
 		d.items.add(new File(["Foxes are clever.\n"], "fox.txt"));
 		d.items.add(new File(["So are crows."], "crow.txt"));
 		document.getElementById("log").dispatchEvent(new DragEvent("drop", {dataTransfer: d, bubbles: true, cancelable: true})); return true })()`)
-	b.until(`document.getElementById("draft").value === "fox.txt:\n\nFoxes are clever.\n\ncrow.txt:\n\nSo are crows.\n"`)
-	b.until(`/fox.png is not a text file/.test(document.getElementById("toasts").innerText)`)
+	b.until(`document.getElementById("draft").value === "fox.txt:\n\nFoxes are clever.\n\ncrow.txt:\n\nSo are crows.\n" && /fox.png is not a text file/.test(document.body.innerText)`)
 	eval[bool](b, `(() => { const f = document.getElementById("draft"); f.value = ""; f.dispatchEvent(new Event("input", {bubbles: true})); return true })()`)
 	b.theme("dark")
 	b.shoot("chat-tokens-dark")

@@ -43,13 +43,15 @@ func newComposer(c *chat) *composer {
 		}
 	})
 	dom.On(page, "drop", func(e js.Value) {
-		files := e.Get("dataTransfer").Get("files")
-		if files.Length() > 0 {
+		list := e.Get("dataTransfer").Get("files") // empty after the event
+		files := make([]js.Value, list.Length())
+		for i := range files {
+			files[i] = list.Index(i)
+		}
+		if len(files) > 0 {
 			e.Call("preventDefault") // else the browser leaves the page for the file
 		}
-		for i := range files.Length() {
-			m.take(files.Index(i))
-		}
+		m.take(files)
 	})
 	m.grow()
 	if !narrow() && js.Global().Get("location").Get("hash").String() == "" {
@@ -72,15 +74,21 @@ func (m *composer) set(text string) {
 // maxDropped is the largest file that is put into a message, in bytes: the daemon takes messages of 512 KiB.
 const maxDropped = 256 << 10
 
-// take adds the text of a file that was dropped to the draft, under its name. The browser decodes it as UTF-8, with U+FFFD
+// take adds the texts of files that were dropped to the draft, each under its name, one after another. The browser decodes it as UTF-8, with U+FFFD
 // for what is not: such a file, or one with NUL bytes, is a picture, a document of an office program or UTF-16.
-func (m *composer) take(file js.Value) {
+func (m *composer) take(files []js.Value) {
+	if len(files) == 0 {
+		return
+	}
+	file, rest := files[0], files[1:]
 	name := file.Get("name").String()
 	if file.Get("size").Int() > maxDropped {
 		m.chat.app.toast(name+" has more than 256 KiB: too much for a message.", "", nil)
+		m.take(rest)
 		return
 	}
 	then(file.Call("text"), func(content js.Value) {
+		defer m.take(rest)
 		text := strings.TrimSpace(content.String())
 		if strings.ContainsAny(text, "\x00\ufffd") {
 			m.chat.app.toast(name+" is not a text file (UTF-8).", "", nil)
@@ -93,7 +101,10 @@ func (m *composer) take(file js.Value) {
 		m.set(before + name + ":\n\n" + text + "\n")
 		m.count()
 		dom.Focus(m.field)
-	}, func() { m.chat.app.toast(name+" could not be read.", "", nil) })
+	}, func() {
+		m.chat.app.toast(name+" could not be read.", "", nil)
+		m.take(rest)
+	})
 }
 
 func (m *composer) keep() { dom.Store(m.draftKey(), m.text()) }
