@@ -235,7 +235,7 @@ func TestTemplatesAreFoundInEachPlace(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		`{`:                                  "parsing tokenizer_config.json",
+		`{`:                                  "tokenizer_config.json: no valid JSON",
 		`{"chat_template": 3}`:               "neither a text nor a list",
 		`{"chat_template": "{% include %}"}`: `statement "include" is not supported`,
 		`{"chat_template": [{"name": "x", "template": ""}]}`: `no template is named "default"`,
