@@ -143,8 +143,7 @@ template <class F> __device__ __noinline__ void attend_segments(int units, int s
       while (segment >= segments) segment -= segments;
       barrier_wait(&full[slot], parity);
       const float2 v = segment_row<F>(room + slot * F::segment * F::block, q + segment * CANON_SEGMENT, pairs + segment * F::segment, min(groups - segment * F::segment, (int)F::segment), lane);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&empty[slot]);
+      warp_arrive(&empty[slot], lane);
       if ((lane & 3) == 0) { part[j * 16 + (lane >> 2)] = v.x; part[j * 16 + 8 + (lane >> 2)] = v.y; }
     }
 }
@@ -200,10 +199,10 @@ template <class F, int DIM> __device__ __forceinline__ void attend_row(const cov
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, thread = threadIdx.x, grid = gridDim.x;
   if (lane == 0) {                            // setting up a barrier takes 20 ns: the warps share them
     #pragma unroll 1
-    for (int i = warp; i < a.at.slots; i += ATTEND_WARPS + 1) { barrier_init(&bars.in_full[i], 1); barrier_init(&bars.in_empty[i], 1); barrier_init(&bars.out_full[i], 1); barrier_init(&bars.out_empty[i], 1); }
+    for (int i = warp; i < a.at.slots; i += ATTEND_WARPS + 1) { barrier_init(&bars.in_full[i], 1); barrier_init(&bars.in_empty[i], WARP_ARRIVALS); barrier_init(&bars.out_full[i], 1); barrier_init(&bars.out_empty[i], WARP_ARRIVALS); }
     #pragma unroll 1
-    for (int i = warp; i < a.at.stages; i += ATTEND_WARPS + 1) { barrier_init(&bars.full[i], 1); barrier_init(&bars.empty[i], ATTEND_WARPS); }
-    if (warp == ATTEND_WARPS) { barrier_init(bars.consumed, ATTEND_WARPS); barrier_init(bars.attended, ATTEND_WARPS); }
+    for (int i = warp; i < a.at.stages; i += ATTEND_WARPS + 1) { barrier_init(&bars.full[i], 1); barrier_init(&bars.empty[i], ATTEND_WARPS * WARP_ARRIVALS); }
+    if (warp == ATTEND_WARPS) { barrier_init(bars.consumed, ATTEND_WARPS * WARP_ARRIVALS); barrier_init(bars.attended, ATTEND_WARPS * WARP_ARRIVALS); }
     barrier_init_done();
   }
   const attend_step z(a, p);
@@ -232,8 +231,7 @@ template <class F, int DIM> __device__ __forceinline__ void attend_row(const cov
   const attend_half half(a, now);
   if (mine) attend_read_row<F>(a, (float *)(memory + a.at.x), (float *)(memory + a.at.top), q, pairs, warp, lane);
   attend_segments<F>(mine * a.s1, a.s1, a.gx, q, pairs, memory + a.at.room, a.at.slots, bars.in_full, bars.in_empty, part);
-  __syncwarp();
-  if (lane == 0) barrier_arrive(bars.consumed);
+  warp_arrive(bars.consumed, lane);
   warps_sync(1, ATTEND_THREADS);
   const int queries = f.heads * DIM, keys = queries + f.kv.heads * DIM;
   for (int i = thread; i < mine * 16; i += ATTEND_THREADS) {
@@ -257,7 +255,7 @@ template <class F, int DIM> __device__ __forceinline__ void attend_row(const cov
     else attend_block<DIM, 4>(a, p, z, memory, half, u, stage, warp, lane);
     warps_sync(1, ATTEND_THREADS);
   }
-  if (last < z.units && lane == 0) barrier_arrive(bars.attended);
+  if (last < z.units) warp_arrive(bars.attended, lane);
   #pragma unroll 1
   for (int h = blockIdx.x + warp * grid; h < f.heads; h += ATTEND_WARPS * grid) attend_fold<F, DIM>(a, z, half, h, (float *)(memory + a.at.head) + warp * DIM, lane);
 

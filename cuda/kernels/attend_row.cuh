@@ -213,12 +213,11 @@ template <int DIM, int HEADS> __device__ __forceinline__ void attend_block(const
       now = next;
     }
     now.add(score);
-    __syncwarp();
-    if (lane < 4) {                           // whoever has not read a page is done with it too
+    warp_arrive_at(4, lane, [&](int i) {      // whoever has not read a page is done with it too
       attend_place its = stage;
-      its.move(lane, stages);
-      barrier_arrive(&bars.empty[its.at]);
-    }
+      its.move(i, stages);
+      return &bars.empty[its.at];
+    });
     stage.move(4, stages);
   }
   #pragma unroll
@@ -294,8 +293,7 @@ template <int DIM, int HEADS> __device__ __forceinline__ void attend_block(const
         some(again ? to : min(to, (i + 7) / 8 * 8));
       }
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&bars.empty[stage.at]);
+    warp_arrive(&bars.empty[stage.at], lane);
     stage.move(1, stages);
   }
   if (active) {

@@ -103,9 +103,9 @@ template <class F, bool DOWN> __device__ __forceinline__ void experts_few(const 
   uint8_t *ring = memory + at.ring;
   few_pass *passes = (few_pass *)(memory + at.passes);
 
-  if ((int)threadIdx.x < slots) { barrier_init(&full[threadIdx.x], 1); barrier_init(&empty[threadIdx.x], 1); }
-  if (threadIdx.x == 0) barrier_init(team, COVEY_FEW_WARPS);
-  if (threadIdx.x >= 1 && threadIdx.x < 5) barrier_init(team + threadIdx.x, COVEY_FEW_WARPS / 2);
+  if ((int)threadIdx.x < slots) { barrier_init(&full[threadIdx.x], 1); barrier_init(&empty[threadIdx.x], WARP_ARRIVALS); }
+  if (threadIdx.x == 0) barrier_init(team, COVEY_FEW_WARPS * WARP_ARRIVALS);
+  if (threadIdx.x >= 1 && threadIdx.x < 5) barrier_init(team + threadIdx.x, COVEY_FEW_WARPS / 2 * WARP_ARRIVALS);
   barrier_init_done();
   if (!DOWN) wait_for_previous();
   let_next_start();
@@ -142,12 +142,8 @@ template <class F, bool DOWN> __device__ __forceinline__ void experts_few(const 
   }
 
   uint32_t team_parity = 0, piece_parity = 0, parity = 0;
-  auto arrive = [&](uint64_t *b) {
-    __syncwarp();
-    if (lane == 0) barrier_arrive(b);
-  };
   auto meet = [&] {                            // of the warps that multiply
-    arrive(team);
+    warp_arrive(team, lane);
     barrier_wait(team, team_parity);
     team_parity ^= 1;
   };
@@ -193,8 +189,7 @@ template <class F, bool DOWN> __device__ __forceinline__ void experts_few(const 
           #pragma unroll
           for (int j = 0; j < 8; j++) tot[j >> 2][j & 3] = tot[j >> 2][j & 3] + acc[j >> 2][j & 3];
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(&empty[slot]);
+        warp_arrive(&empty[slot], lane);
         slot += COVEY_FEW_WARPS;
         while (slot >= slots) { slot -= slots; parity ^= 1; }
       }
@@ -214,17 +209,17 @@ template <class F, bool DOWN> __device__ __forceinline__ void experts_few(const 
         if (round == 0) barrier_wait(taken, piece_parity ^ 1);
         #pragma unroll
         for (int j = 0; j < 8; j++) if (j < 4 || more) *value(j >> 2, j & 3) = tot[j >> 2][j & 3];
-        arrive(&gates[round]);
+        warp_arrive(&gates[round], lane);
         continue;
       }
       barrier_wait(&gates[round], piece_parity);
       #pragma unroll
       for (int j = 0; j < 8; j++) if (j < 4 || more) *value(j >> 2, j & 3) = gated(v, *value(j >> 2, j & 3), tot[j >> 2][j & 3], tile * 16 + (j >> 1 & 1) * 8 + (lane >> 2));
       if (round + 1 < rounds) continue;
-      arrive(ups);
+      warp_arrive(ups, lane);
       barrier_wait(ups, piece_parity);
       store_inner<F, wide * 16>(v, inner, v.n, 0, piece * wide * 16, warp - 4, 4, lane, [&](int c) { return out[c]; });
-      arrive(taken);
+      warp_arrive(taken, lane);
     }
     piece_parity ^= 1;
     if (++piece == pieces) { piece = 0; pass++; fresh = true; }

@@ -232,7 +232,7 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_read_row(const
     else moe_codes<F, 1>(m, norm, r, xs, q, pairs, s.kx, piece * 256 + lane * 8, 0, lane);
   }
   warps_sync(1, threads);
-  if (thread < front.norm) barrier_arrive(&empty[thread]);
+  if (warp == 0) warp_arrive_at(front.norm, lane, [&](int i) { return &empty[i]; });
 }
 
 // Sixteen inner values of each of a group's tiles in `values` -> codes and pair, by a warp.
@@ -281,8 +281,7 @@ template <class F> __device__ __noinline__ void moe_inner(const covey_moe &m, in
     } while (!all);
     if (codes) *(uint4 *)(hq + code) = make_uint4(q.x ^ 0x7f7f7f7fu, q.y ^ 0x7f7f7f7fu, q.z ^ 0x7f7f7f7fu, q.w ^ 0x7f7f7f7fu);
     if (scales) hpairs[pair] = covey_pair{__uint_as_float(p.x), (int32_t)p.y};
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&ready[shared ? 0 : has + e]);
+    warp_arrive(&ready[shared ? 0 : has + e], lane);
   }
 }
 
@@ -308,11 +307,11 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const co
   let_next_start();                           // it waits for this launch's end before it reads what a step changes
   if (lane == 0) {                            // setting up a barrier takes 20 ns: the warps share them
     #pragma unroll 1
-    for (int i = warp; i < slots; i += MOE_ALL) { barrier_init(&full[i], 1); barrier_init(&empty[i], 1); }
+    for (int i = warp; i < slots; i += MOE_ALL) { barrier_init(&full[i], 1); barrier_init(&empty[i], WARP_ARRIVALS); }
     #pragma unroll 1
-    for (int i = warp; i < s.has + m.k; i += MOE_ALL) barrier_init(&ready[i], covey_ceil(i < s.has ? s.ks : s.ki, CANON_SEGMENT));
-    if (warp < COVEY_MOE_PARTS) { barrier_init(&done[warp], WARPS); barrier_init(&taken[warp], 1); }
-    if (warp == COVEY_MOE_PARTS) { barrier_init(chosen, 1); barrier_init(weighed, 1); *next_piece = 0; }
+    for (int i = warp; i < s.has + m.k; i += MOE_ALL) barrier_init(&ready[i], covey_ceil(i < s.has ? s.ks : s.ki, CANON_SEGMENT) * WARP_ARRIVALS);
+    if (warp < COVEY_MOE_PARTS) { barrier_init(&done[warp], WARPS * WARP_ARRIVALS); barrier_init(&taken[warp], WARP_ARRIVALS); }
+    if (warp == COVEY_MOE_PARTS) { barrier_init(chosen, WARP_ARRIVALS); barrier_init(weighed, WARP_ARRIVALS); *next_piece = 0; }
     barrier_init_done();
   }
   __syncthreads();
@@ -357,15 +356,15 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const co
       moe_entry *entry = entries + s.has + __popc(here & ((1u << lane) - 1));
       if (record) entry->record = record;
       if (lane == 0) { *count = __popc(here); if (s.has) entries[0].record = m.shared; }
-      __syncwarp();
-      if (real && lane == 0) barrier_arrive(chosen);
+      if (real) warp_arrive(chosen, lane);
+      else __syncwarp();
       if (m.router) {
         weight = route_weight(m, scores, id, lane);
         if (real && blockIdx.x == 0 && lane < m.k) { m.ids[lane] = id; m.weights[lane] = weight; }
       }
       if (record) entry->weight = weight;
-      __syncwarp();
-      if (real && lane == 0) barrier_arrive(weighed);
+      if (real) warp_arrive(weighed, lane);
+      else __syncwarp();
     }
     const moe_half other(m, F::group, !now);
     const int words = covey_moe_half_of(&m, F::group).words;
@@ -383,7 +382,7 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const co
     uint32_t parity = 0;
     const int side = lane >> 4, row = lane & 15, per = F::group / 16;
     auto pass = [&] {
-      if (lane == 0) barrier_arrive(&taken[slot]);
+      warp_arrive(&taken[slot], lane);
       if (++slot == COVEY_MOE_PARTS) { slot = 0; parity ^= 1; }
     };
     // Tile t of a stretch: `in` among the tiles of its expert, whose inner values of `width` begin at `first` of the exchange.
@@ -448,7 +447,6 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const co
         for (int j = 0; j < segments; j++) tot = tot + from[j * 16];
         tots[e * 16 + row] = tot;
       }
-      __syncwarp();
       pass();
       if (side == 0 && c < m.hidden) {
         float y = s.has ? tots[row] : 0.0f;
@@ -472,8 +470,7 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const co
       barrier_wait(&full[slot], 0);
       float z = m.router_form == CANON_F32 ? shared_dot<CANON_F32>(w, xs, m.hidden, lane) : m.router_form == CANON_BF16 ? shared_dot<CANON_BF16>(w, xs, m.hidden, lane) : shared_dot<CANON_F16>(w, xs, m.hidden, lane);
       if (lane == 0) hand_over(half.logits + blockIdx.x + r * grid, z);
-      __syncwarp();
-      if (lane < front.row) barrier_arrive(&empty[slot + lane]);
+      warp_arrive_at(front.row, lane, [&](int i) { return &empty[slot + i]; });
     }
   }
   for (int r = 0; r < front.rows; r++) barrier_wait(&full[front.norm + r * front.row], 0);   // before these slots are waited for again
@@ -525,14 +522,12 @@ template <class F, int WARPS> __device__ __forceinline__ void moe_layer(const co
       }
       barrier_wait(&full[next], parity);
       float2 v = segment_row<F>(ring + next * slot_bytes, codes + base + seg * CANON_SEGMENT, scales + base / F::group + seg * F::segment, min((int)F::segment, groups - seg * F::segment), lane);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&empty[next]);
+      warp_arrive(&empty[next], lane);
       if ((lane & 3) == 0) { to[j * 16 + (lane >> 2)] = v.x; to[j * 16 + 8 + (lane >> 2)] = v.y; }
       mine += WARPS; next += WARPS;
       if (next >= slots) { next -= slots; parity ^= 1; }
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&done[slot]);
+    warp_arrive(&done[slot], lane);
     begin += units;
     item++;
     if (++slot == COVEY_MOE_PARTS) { slot = 0; taken_parity ^= 1; }

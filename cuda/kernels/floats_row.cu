@@ -19,7 +19,7 @@ template <int FORM> static __device__ __forceinline__ void floats_row(const cano
   const int stretches = (cols + depth - 1) / depth, step = gridDim.x * ROW_WARPS * 8;
   let_next_start();
   if (lane == 0 && warp < ROW_WARPS)
-    for (int i = warp; i < slots; i += ROW_WARPS) { barrier_init(&full[i], 1); barrier_init(&empty[i], 1); }
+    for (int i = warp; i < slots; i += ROW_WARPS) { barrier_init(&full[i], 1); barrier_init(&empty[i], WARP_ARRIVALS); }
   if (lane == 0) barrier_init_done();
   __syncthreads();
   int turn = 0;
@@ -80,8 +80,7 @@ template <int FORM> static __device__ __forceinline__ void floats_row(const cano
         #pragma unroll
         for (int e = 0; e < 8; e++) acc[e] = canon_fmaf(f[e], in[e], acc[e]);
       }
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&empty[slot]);
+      warp_arrive(&empty[slot], lane);
     }
     // The tree: lanes l and l + 16, 8, 4, 2, 1; l = q * 8 + e.
     #pragma unroll

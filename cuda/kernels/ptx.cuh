@@ -167,6 +167,27 @@ __device__ __forceinline__ void mma_s8(int32_t d[4], const uint32_t a[4], uint32
 }
 #endif
 
+// ---- barriers that warps arrive at -------------------------------------------------------------------------------------
+//
+// A warp that has read or written shared memory meets and one of its lanes arrives for it. racecheck (compute-sanitizer) orders
+// what a thread did only before arrivals of its own, so for it kernels are compiled with COVEY_EACH_LANE_ARRIVES (sanitize.sh),
+// which changes nothing but how many arrivals a barrier counts: barrier_init takes WARP_ARRIVALS for each warp that hands over.
+#ifdef COVEY_EACH_LANE_ARRIVES
+enum { WARP_ARRIVALS = 32 };
+#else
+enum { WARP_ARRIVALS = 1 };
+#endif
+__device__ __forceinline__ void warp_arrive(uint64_t *b, int lane) {
+  __syncwarp();
+  if (WARP_ARRIVALS > 1 || lane == 0) barrier_arrive(b);
+}
+// The same at n barriers, barrier(i) the i-th, which lanes share.
+template <class F> __device__ __forceinline__ void warp_arrive_at(int n, int lane, F barrier) {
+  constexpr int step = 32 / WARP_ARRIVALS;
+  __syncwarp();
+  for (int i = lane % step; i < n; i += step) barrier_arrive(barrier(i));
+}
+
 // The doubled values of four codes of MXFP4 (the low 16 bits of w) plus 12, as unsigned bytes.
 enum { DOUBLED_ZERO = 12 };
 static __device__ __forceinline__ uint32_t doubled4(uint32_t w) {
