@@ -1,4 +1,4 @@
-// Bench of the CUDA kernels without Go: nvcc builds it, it needs a device. `bench [section ...]`: latency, row, rows, attention, attend, edges.
+// Bench of the CUDA kernels without Go: nvcc builds it, it needs a device. `bench [section ...]`: latency, row, rows, attention, attend, layers, edges.
 #include "bench.h"
 #include "../kernels/ptx.cuh"
 
@@ -220,6 +220,7 @@ int main(int n, char **arg) {
   if (wants("rows")) bench_rows(probe);
   if (wants("attention")) bench_attention();
   if (wants("attend")) bench_attend(probe);
+  if (wants("layers")) bench_layers(probe);
   if (wants("edges")) bench_edges();
   return 0;
 }

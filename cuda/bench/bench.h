@@ -98,4 +98,5 @@ void bench_row(double probe);
 void bench_rows(double probe);
 void bench_attention();
 void bench_attend(double probe);
+void bench_layers(double probe);
 void bench_edges();
