@@ -3,8 +3,8 @@
 #pragma once
 #include "emulate.h"
 
-typedef const void *shared_place;
-static inline shared_place shared_address(const void *p) { return p; }
+typedef const char *shared_place;                        // counted in bytes
+static inline shared_place shared_address(const void *p) { return (shared_place)p; }
 
 // Eight bytes: arrivals awaited in a phase and still missing, bytes still missing, and the phase.
 struct emulated_mbarrier { uint16_t count, missing; int32_t bytes_and_phase; };
@@ -13,9 +13,12 @@ static inline void emulated_settle(emulated_mbarrier *b) {
   b->missing = b->count;
   b->bytes_and_phase ^= 1;
 }
-static inline void barrier_init(uint64_t *p, uint32_t count) { emulated_bulk(); emulated_mbarrier *b = (emulated_mbarrier *)p; b->count = b->missing = (uint16_t)count; b->bytes_and_phase = 0; }
+static inline void barrier_init(shared_place p, uint32_t count) { emulated_bulk(); emulated_mbarrier *b = (emulated_mbarrier *)p; b->count = b->missing = (uint16_t)count; b->bytes_and_phase = 0; }
+static inline void barrier_init(uint64_t *p, uint32_t count) { barrier_init(shared_address(p), count); }
 static inline void barrier_init_done() {}
-static inline void barrier_arrive(uint64_t *p) { emulated_mbarrier *b = (emulated_mbarrier *)p; b->missing--; emulated_settle(b); }
+static inline void barrier_arrive(shared_place p) { emulated_mbarrier *b = (emulated_mbarrier *)p; b->missing--; emulated_settle(b); }
+static inline void barrier_arrive(uint64_t *p) { barrier_arrive(shared_address(p)); }
+static inline void barrier_arrive_if(shared_place p, bool arrives) { if (arrives) barrier_arrive(p); }
 static inline void barrier_expect(shared_place p, uint32_t bytes) {
   emulated_mbarrier *b = (emulated_mbarrier *)p;
   b->bytes_and_phase += (int32_t)bytes * 2;
@@ -26,6 +29,7 @@ static inline void barrier_wait(shared_place p, uint32_t parity) {
   const emulated_mbarrier *b = (const emulated_mbarrier *)p;
   while ((uint32_t)(b->bytes_and_phase & 1) == parity) emulated_poll();
 }
+static inline void barrier_wait(uint64_t *p, uint32_t parity) { barrier_wait(shared_address(p), parity); }
 static inline void bulk_load(shared_place dst, const void *src, uint32_t bytes, shared_place p, uint64_t = 0) {
   emulated_mbarrier *b = (emulated_mbarrier *)p;
   memcpy((void *)dst, src, bytes);

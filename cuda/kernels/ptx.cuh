@@ -16,22 +16,29 @@
 #define COVEY_OVERLAP(...) asm volatile(__VA_ARGS__)
 #endif
 
-__device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+// An address in shared memory, counted in bytes: half as many instructions as a pointer takes.
+typedef uint32_t shared_place;
+__device__ __forceinline__ shared_place shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 // ---- barriers in shared memory -----------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void barrier_init(uint64_t *b, uint32_t count) {
-  COVEY_SM90("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count) : "memory");
+__device__ __forceinline__ void barrier_init(shared_place b, uint32_t count) {
+  COVEY_SM90("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(b), "r"(count) : "memory");
 }
+__device__ __forceinline__ void barrier_init(uint64_t *b, uint32_t count) { barrier_init(shared_address(b), count); }
 __device__ __forceinline__ void barrier_init_done() { COVEY_SM90("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-__device__ __forceinline__ void barrier_arrive(uint64_t *b) {
-  COVEY_SM90("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+__device__ __forceinline__ void barrier_arrive(shared_place b) {
+  COVEY_SM90("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
 }
-// Barriers by shared address, for loops that count addresses up.
-__device__ __forceinline__ void barrier_expect(uint32_t b, uint32_t bytes) {
+__device__ __forceinline__ void barrier_arrive(uint64_t *b) { barrier_arrive(shared_address(b)); }
+// Without a branch.
+__device__ __forceinline__ void barrier_arrive_if(shared_place b, bool arrives) {
+  COVEY_SM90("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(b), "r"((uint32_t)arrives) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(shared_place b, uint32_t bytes) {
   COVEY_SM90("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(b), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void barrier_wait(uint32_t b, uint32_t parity) {
+__device__ __forceinline__ void barrier_wait(shared_place b, uint32_t parity) {
   COVEY_SM90(
       "{\n.reg .pred p;\n"
       "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1, 0x989680;\n"
@@ -177,10 +184,11 @@ enum { WARP_ARRIVALS = 32 };
 #else
 enum { WARP_ARRIVALS = 1 };
 #endif
-__device__ __forceinline__ void warp_arrive(uint64_t *b, int lane) {
+__device__ __forceinline__ void warp_arrive(shared_place b, int lane) {
   __syncwarp();
-  if (WARP_ARRIVALS > 1 || lane == 0) barrier_arrive(b);
+  barrier_arrive_if(b, WARP_ARRIVALS > 1 || lane == 0);
 }
+__device__ __forceinline__ void warp_arrive(uint64_t *b, int lane) { warp_arrive(shared_address(b), lane); }
 // The same at n barriers, barrier(i) the i-th, which lanes share.
 template <class F> __device__ __forceinline__ void warp_arrive_at(int n, int lane, F barrier) {
   constexpr int step = 32 / WARP_ARRIVALS;
