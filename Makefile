@@ -51,7 +51,7 @@ cuda-toolchain: ## nvcc 13.0 into .cache/cuda
 	$(CUDA_CACHE)/nvidia/cu13/bin/nvcc --version | tail -2
 
 sanitize: cuda ## the device's conformance suite under compute-sanitizer; needs a device
-	cuda/sanitize.sh
+	cuda/sanitize.sh $(CUDA_HOME) $(CUDA_CACHE)/lib $(CUDA_ARCHS)
 
 # The C code under AddressSanitizer and UndefinedBehaviorSanitizer in one build: calls instead of code at each access, and no
 # marking of scopes, compile ten times as fast where kernels are unrolled. Programs are freed by finalizers, which do not run at

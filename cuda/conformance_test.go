@@ -283,7 +283,7 @@ func difference(got, want string) string {
 func TestProductsEqualTheCPU(t *testing.T) {
 	type shape struct{ rows, cols int }
 	shapes := []shape{{16, 32}, {24, 96}, {17, 576}, {33, 1056}, {136, 352}}
-	if realDevice() {
+	if thorough() {
 		shapes = append(shapes, shape{40, 160}, shape{300, 2880}, shape{1000, 4096})
 	}
 	for _, form := range []struct {
@@ -362,7 +362,7 @@ func TestAttentionEqualsTheCPU(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			const heads, kvHeads, dim = 4, 2, 16
 			positions := 330
-			if realDevice() {
+			if thorough() {
 				positions = 560
 			}
 			pages := (positions + 63) / 64

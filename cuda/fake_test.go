@@ -18,6 +18,9 @@ import (
 
 func realDevice() bool { return os.Getenv("COVEY_TEST_DEVICE") != "" }
 
+// thorough says whether the long forms of tests are run: on a device, unless its time is a sanitizer's.
+func thorough() bool { return realDevice() && !testing.Short() }
+
 func TestMain(m *testing.M) {
 	if realDevice() || os.Getenv("COVEY_FAKE_DRIVER") != "" {
 		os.Exit(m.Run())

@@ -108,6 +108,7 @@ covey_launch *covey_fast_product(const canon_op *op, const covey_bucket *b, cons
   covey_rows f = {.src = op->src, .made = COVEY_CODES};
   covey_launch *few = row_products(op, 1, &f, b, d, &used, at);
   if (few) return few;
+  if (many_memory(&op->m, 4) > d->shared) return 0;
   return put(at, COVEY_K_matmul_many_int4_g32 + v, op, covey_ceil(op->m.rows, 128), covey_ceil(rows, 64), 1, 256, many_memory(&op->m, 4));
 }
 
@@ -140,6 +141,7 @@ covey_launch *covey_fast_experts(const canon_op *op, const covey_bucket *b, cons
   if (!(d->fast & COVEY_FAST_EXPERTS) || v < 0) return 0;
   int32_t k = routed ? op->i[1] : 1, experts = routed ? op->i[0] : 1, items = at_most(experts, rows * k), mw = r->gate.group == 128 ? 8 : 4;
   if ((d->fast & COVEY_FAST_FEW) && rows * k <= FEW_AN_EXPERT * experts && (few = experts_few(op, r, routed, rows, k, items, d, at, v))) return few;
+  if (many_memory(&r->gate, mw) > d->shared || many_memory(&r->down, 4) > d->shared) return 0;
   // Every item has one column tile begun; the others are full.
   at = put(at, COVEY_K_up_many_int4_g32 + v, op, covey_ceil(r->gate.rows, 16 * mw), items + rows * k / (256 / mw), 1, 256, many_memory(&r->gate, mw));
   at[-1].more[0] = routed;
@@ -179,7 +181,7 @@ covey_launch *covey_fast_attention(const canon_op *op, const covey_bucket *b, co
   if (op->i[3] != dim) return 0;
   // Keys and values of a block in shared memory, both at once where they fit: attend_block_memory of attention.cu.
   int64_t keys = (int64_t)CANON_BLOCK * dim * covey_form_bytes(form), block = 2 * keys <= 196608 ? 2 * keys : keys;
-  if (b->split && dim <= 256 && dim % 32 == 0 && block <= 196608) {
+  if (b->split && dim <= 256 && dim % 32 == 0 && block <= d->shared) {
     int32_t heads = group % 4 == 0 ? 4 : group % 2 == 0 ? 2 : 1, kernel = heads == 4 ? COVEY_K_attend_blocks4_f32 : heads == 2 ? COVEY_K_attend_blocks2_f32 : COVEY_K_attend_blocks1_f32;
     at = early(put(at, kernel + form, op, op->i[1] / heads, b->blocks, b->rows, 256, block), d);
     at = early(put(at, COVEY_K_attend_fold, op, op->i[1], b->rows, 1, dim, 0), d);

@@ -4,10 +4,12 @@ package cuda
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	"covey/engine/canon"
+	"covey/engine/model"
 )
 
 // shape is a decoder as models build it; where its operations follow one another like this, the fast kernels do several in one
@@ -205,7 +207,7 @@ func TestLayersEqualTheCPU(t *testing.T) {
 			g := newRig(t, canon.Limits{Pages: 5})
 			c.small().build(g)
 			steps := []*canon.Step{g.step(0, 1, 5), g.step(1, 5, 5)}
-			if realDevice() {
+			if thorough() {
 				for at := 6; at < 300; at += rigRows {
 					steps = append(steps, g.step(at, rigRows, 5))
 				}
@@ -273,6 +275,36 @@ func TestOneRowTakesFewLaunches(t *testing.T) {
 	want := slices.Concat([]string{"angles_table", "embed"}, layer, layer, []string{"norm_codes", "floats_lane1_bf16"})
 	if !slices.Equal(names, want) {
 		t.Errorf("launches %v\nwant %v", names, want)
+	}
+}
+
+// What devices of other generations get: less shared memory a block, before 9.0 no kernels that live from bulk copies. The operands
+// are such that some kernels want more than there is.
+func TestOtherDevicesEqualTheCPU(t *testing.T) {
+	emulatedOnly(t)
+	for _, capability := range []string{"80", "89", "120"} {
+		t.Run(capability, func(t *testing.T) {
+			t.Setenv("COVEY_FAKE_CAPABILITY", capability)
+			for _, group := range []int{64, 128} {
+				g := newRig(t, canon.Limits{Pages: 1})
+				q, k, y, z, out := g.input(256, false), g.input(128, false), g.p.Buffer(256), g.p.Buffer(256), g.p.Buffer(48)
+				kv := must(g.arena.NewKV(canon.KVSpec{Layers: 1, Heads: 1, Dim: 128, Pages: 1, Form: canon.F16}))
+				g.p.Clamp(k, -3, 3)
+				g.p.KVAppend(kv, 0, k, k)
+				g.p.Attention(y, q, kv, 0, canon.AttentionSpec{Heads: 2})
+				part := func(rows, cols int) canon.Source { return g.weight(canon.Int8, rows, cols, group, canon.F16) }
+				g.p.FFN(z, q, must(g.arena.PackRecord(part(144, 256), part(144, 256), part(256, 144))))
+				g.p.MatMul(out, z, must(g.arena.Pack(part(48, 256))), nil)
+				g.keep(y, z, out)
+				g.same(g.step(0, 1, 1), g.step(1, 3, 1), g.step(4, rigRows, 1))
+			}
+			dir, o := filepath.Join(oracles, "glm4_moe"), model.Options{KV: "f16"}
+			want := hashes(t, dir, o, 1, 32)
+			o.Backend = open(t, Options{})
+			if got := hashes(t, dir, o, 5, 7); !slices.Equal(got, want) {
+				t.Errorf("hashes %.8s, the CPU's are %.8s", got, want)
+			}
+		})
 	}
 }
 

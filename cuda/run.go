@@ -150,14 +150,18 @@ func (r *runner) Zero(kv *canon.KV, page int) error {
 	for _, c := range r.caches {
 		if c.host.At == kv.Block().At {
 			n := kv.PageBytes()
-			return r.b.do("clearing a page", r.b.options.Watchdog, func() error {
-				return call("cuMemsetD8Async", func() error {
-					return cu.MemsetD8Async(cu.DevicePtr(c.device)+cu.DevicePtr(int64(page)*n), 0, n, r.b.stream)
-				})
-			})
+			return r.b.do("clearing a page", r.b.options.Watchdog, func() error { return r.clear(c.device+C.CUdeviceptr(int64(page)*n), n) })
 		}
 	}
 	return errors.New("cuda: the cache belongs to another program")
+}
+
+// clear zeroes what steps bring to the host: always all rows of a bucket, of which a step may write fewer.
+func (r *runner) clear(at C.CUdeviceptr, n int64) error {
+	if n == 0 {
+		return nil
+	}
+	return call("cuMemsetD8Async", func() error { return cu.MemsetD8Async(cu.DevicePtr(at), 0, n, r.b.stream) })
 }
 
 // Close gives the program's memory back. What a lost device holds is left to the end of the process.

@@ -378,6 +378,18 @@ func (r *runner) allocate(l *loader, places [][]int) error {
 	if r.choices, err = r.memory.take("scratch", choices); err != nil {
 		return err
 	}
+	if err := r.clear(r.choices, choices); err != nil {
+		return err
+	}
+	for _, a := range r.image.Kept {
+		from, err := find(r.blocks, a.At)
+		if err == nil {
+			err = r.clear(from, int64(lim.Rows)*a.Stride)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	if err := r.spread(l, places); err != nil {
 		return err
 	}

@@ -4,8 +4,9 @@
 // context) are refused as a real driver would.
 //
 // COVEY_FAKE_DEVICES: how many devices there are (1). COVEY_FAKE_MEMORY: bytes of each (1 GiB). COVEY_FAKE_HANG: if
-// set, waiting for a stream never ends. COVEY_FAKE_ERROR: what waiting for a stream returns. COVEY_FAKE_PTX: the virtual
-// architecture of the kernels (90); with less, a kernel with bulk copies ends the process.
+// set, waiting for a stream never ends. COVEY_FAKE_ERROR: what waiting for a stream returns. COVEY_FAKE_CAPABILITY: what the
+// devices are (90), which says how much shared memory a block may have. COVEY_FAKE_PTX: the virtual architecture of the kernels
+// (the capability); below 90 there are no kernels of one row and of few rows, and any with bulk copies ends the process.
 #include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
@@ -204,7 +205,10 @@ struct function { kernel k; int shared, context; char name[64]; };
 static std::map<graph *, std::vector<stream *>> joined;  // streams that a capture has drawn in
 
 static long setting(const char *name, long absent) { const char *v = getenv(name); return v ? atol(v) : absent; }
-void emulated_bulk() { if (setting("COVEY_FAKE_PTX", 90) < 90) { fprintf(stderr, "emulated driver: a bulk copy in code that has none\n"); abort(); } }
+static int capability() { return (int)setting("COVEY_FAKE_CAPABILITY", 90); }
+static int made_for() { return (int)setting("COVEY_FAKE_PTX", capability()); }
+static int most_shared() { return capability() == 80 ? 163 << 10 : capability() < 90 || capability() >= 120 ? 99 << 10 : MOST_SHARED; }
+void emulated_bulk() { if (made_for() < 90) { fprintf(stderr, "emulated driver: a bulk copy in code that has none\n"); abort(); } }
 static int devices() { return (int)setting("COVEY_FAKE_DEVICES", 1); }
 static size_t memory() { return (size_t)setting("COVEY_FAKE_MEMORY", 1L << 30); }
 static bool owned(uintptr_t at, size_t n) {
@@ -231,9 +235,9 @@ API cuDeviceGetAttribute(int *v, int attribute, int) {
   switch (attribute) {
     case 1: *v = MOST_THREADS; break;
     case 16: *v = 4; break;                              // multiprocessors
-    case 75: *v = 9; break;                              // capability 9.0
-    case 76: *v = 0; break;
-    case 97: *v = MOST_SHARED; break;                    // shared memory a block may opt in to
+    case 75: *v = capability() / 10; break;
+    case 76: *v = capability() % 10; break;
+    case 97: *v = most_shared(); break;                    // shared memory a block may opt in to
     default: *v = 1;
   }
   return OK;
@@ -285,6 +289,7 @@ API cuMemsetD8_v2(uintptr_t d, unsigned char v, size_t n) { return cuMemsetD8Asy
 API cuModuleLoadData(void **m, const void *image) { if (!context) return INVALID_CONTEXT; *m = (void *)image; return OK; }
 API cuModuleUnload(void *) { return OK; }
 API cuModuleGetFunction(function **f, void *, const char *name) {
+  if (made_for() < 90 && (strstr(name, "_row_") || strstr(name, "_few_"))) return NOT_FOUND;   // build.sh has none
   void *k = dlsym(RTLD_DEFAULT, name);
   if (!k) {
     static void *self = dlopen("libcuda.so.1", RTLD_NOW);
@@ -295,8 +300,8 @@ API cuModuleGetFunction(function **f, void *, const char *name) {
   snprintf((*f)->name, sizeof (*f)->name, "%s", name);
   return OK;
 }
-API cuFuncSetAttribute(function *f, int attribute, int v) { if (attribute == 8) { if (v > MOST_SHARED) return INVALID_VALUE; f->shared = v; } return OK; }
-API cuFuncGetAttribute(int *v, int attribute, function *) { *v = attribute == 5 ? (int)setting("COVEY_FAKE_PTX", 90) : 0; return OK; }
+API cuFuncSetAttribute(function *f, int attribute, int v) { if (attribute == 8) { if (v > most_shared()) return INVALID_VALUE; f->shared = v; } return OK; }
+API cuFuncGetAttribute(int *v, int attribute, function *) { *v = attribute == 5 ? made_for() : 0; return OK; }
 struct launch_config { unsigned gx, gy, gz, bx, by, bz, shared; stream *s; void *attributes; unsigned attributes_n; };
 API cuLaunchKernelEx(const launch_config *c, function *f, void **args, void **) {
   LOCK;
