@@ -5,6 +5,8 @@
 
 typedef const char *shared_place;                        // counted in bytes
 static inline shared_place shared_address(const void *p) { return (shared_place)p; }
+static inline uint8_t *shared_pointer(shared_place p) { return (uint8_t *)p; }
+static inline shared_place kept(shared_place p) { return p; }
 
 // Eight bytes: arrivals awaited in a phase and still missing, bytes still missing, and the phase.
 struct emulated_mbarrier { uint16_t count, missing; int32_t bytes_and_phase; };

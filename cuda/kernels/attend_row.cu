@@ -19,96 +19,89 @@
 
 // ---- copies ------------------------------------------------------------------------------------------------------------
 
-template <class F, int DIM> __device__ __forceinline__ void attend_produce(const covey_attend &a, const covey_program *p, const attend_step &z, uint8_t *memory) {
-  constexpr int slot_bytes = F::segment * F::block, piece = 64 * DIM;
+// The segments of a tile, a slot each. One thread.
+template <class F> __device__ __forceinline__ void attend_copy(const uint8_t *from, int groups, shared_place full, shared_place empty, shared_place room, int slots, attend_place &slot, uint64_t policy) {
+  constexpr int bytes_each = F::segment * F::block;
+  #pragma unroll 1
+  for (int g = groups; g > 0; g -= F::segment, from += bytes_each) {
+    const uint32_t bytes = min(g * F::block, bytes_each);
+    barrier_wait(empty + slot.at * 8, slot.parity);
+    barrier_expect(full + slot.at * 8, bytes);
+    bulk_load(room + slot.at * bytes_each, from, bytes, full + slot.at * 8, policy);
+    slot.move(1, slots);
+  }
+}
+
+// A warp. Its first lane copies weights, four at once the pages of a unit: of keys half the channels of each page, first halves first;
+// of values half the keys of a page.
+template <class F, int DIM> __device__ __forceinline__ void attend_produce(const covey_attend &a, const covey_program *p, const attend_step &z, shared_place base, int lane) {
+  constexpr int piece = 64 * DIM;
   const uint64_t policy = read_once();
-  const attend_bars bars(memory + a.at.bars);
-  uint8_t *room = memory + a.at.room;
-  const int slots = a.at.slots, grid = gridDim.x;
+  const attend_bars bars(base + a.at.bars);
+  const shared_place room = base + a.at.room;
+  const int grid = gridDim.x, values = a.heads.kv.heads * DIM * 128, last = grid - 1 - blockIdx.x;
   attend_place slot = {0, 1};                 // a slot that was never used counts as empty
-  // The segments of a tile, a slot each; fresh: how many slots were never used.
-  auto tile = [&](const uint8_t *from, int groups, uint64_t *full, uint64_t *empty, int &fresh) {
+  if (lane == 0) {
+    const int queries = a.heads.heads * DIM / COVEY_TILE, keys = queries + a.heads.kv.heads * DIM / COVEY_TILE;
     #pragma unroll 1
-    for (int g = groups; g > 0; g -= F::segment, from += slot_bytes) {
-      const uint32_t bytes = g < F::segment ? g * F::block : slot_bytes;
-      if (--fresh < 0) barrier_wait(&empty[slot.at], slot.parity);
-      barrier_expect(shared_address(&full[slot.at]), bytes);
-      bulk_load(shared_address(room + slot.at * slot_bytes), from, bytes, shared_address(&full[slot.at]), policy);
-      slot.move(1, slots);
+    for (int t = blockIdx.x; t < a.tiles; t += grid) {
+      const uint8_t *of = t < queries ? a.weights[0] : t < keys ? a.weights[1] : a.weights[2];
+      attend_copy<F>(of + (int64_t)(t - (t < queries ? 0 : t < keys ? queries : keys)) * (a.gx * F::block), a.gx, bars.in_full, bars.in_empty, room, a.at.slots, slot, policy);
     }
-  };
-  const int queries = a.heads.heads * DIM / COVEY_TILE, keys = queries + a.heads.kv.heads * DIM / COVEY_TILE;
-  int fresh = slots;
-  #pragma unroll 1
-  for (int t = blockIdx.x; t < a.tiles; t += grid) {
-    const int part = t < queries ? 0 : t < keys ? 1 : 2;
-    tile(a.weights[part] + (int64_t)(t - (part == 0 ? 0 : part == 1 ? queries : keys)) * a.gx * F::block, a.gx, bars.in_full, bars.in_empty, fresh);
   }
-  const uint8_t *pages[4];
-  const int values = a.heads.kv.heads * DIM * 128, last = grid - 1 - blockIdx.x;
-  auto look_up = [&](int v) {
-    const attend_unit u(a, z, v);
-    #pragma unroll
-    for (int k = 0; k < 4; k++) pages[k] = u.page<DIM>(a, p, z, k);
-  };
-  if (last < z.units) {
-    look_up(last);
-    #pragma unroll
-    for (int k = 0; k < 4; k++) if (pages[k]) { prefetch_bulk(pages[k], 2 * piece); prefetch_bulk(pages[k] + values, 2 * piece); }
+  const uint8_t *page = 0;
+  if (last < z.units && lane < 4) {
+    page = attend_unit(a, z, last).page<DIM>(a, p, z, lane);
+    if (page) { prefetch_bulk(page, 2 * piece); prefetch_bulk(page + values, 2 * piece); }
   }
   #pragma unroll 1
-  for (int t = blockIdx.x; t < a.outputs; t += grid) prefetch_bulk(a.output + (int64_t)t * a.go * F::block, a.go * F::block);
+  for (int t = blockIdx.x + lane * grid; t < a.outputs; t += 32 * grid) prefetch_bulk(a.output + (int64_t)t * (a.go * F::block), a.go * F::block);
+  __syncwarp();
   barrier_wait(bars.consumed, 0);
-  // Pieces of keys are half the channels of a page, of all pages first half before second; of values half the keys of a page.
-  attend_place stage = {0, 1};
+  attend_place stage = {lane & 3, 1};
   #pragma unroll 1
   for (int v = last; v < z.units;) {
-    #pragma unroll
-    for (int k = 0; k < 2 * COVEY_ATTEND_PIECES; k++) {
-      const int page = k < COVEY_ATTEND_PIECES ? k & 3 : k / 2 - 4, part = k < COVEY_ATTEND_PIECES ? k / 4 : k & 1;
-      barrier_wait(&bars.empty[stage.at], stage.parity);
-      barrier_expect(shared_address(&bars.full[stage.at]), pages[page] ? piece : 0);
-      if (pages[page]) bulk_load(shared_address(room + stage.at * piece), pages[page] + (k < COVEY_ATTEND_PIECES ? 0 : values) + part * piece, piece, shared_address(&bars.full[stage.at]));
-      stage.move(1, a.at.stages);
+    #pragma unroll 1
+    for (int round = 0; round < 4; round++) {
+      const uint8_t *from = (const uint8_t *)__shfl_sync(FULL, (unsigned long long)page, round < 2 ? lane : 2 * round - 4 + (lane >> 1));
+      if (lane < 4) {
+        barrier_wait(bars.empty + stage.at * 8, stage.parity);
+        barrier_expect(bars.full + stage.at * 8, from ? piece : 0);
+        if (from) bulk_load(room + stage.at * piece, from + (round < 2 ? round * piece : values + (lane & 1) * piece), piece, bars.full + stage.at * 8);
+      }
+      __syncwarp();
+      stage.move(4, a.at.stages);
     }
     v += grid;
-    if (v < z.units) look_up(v);
+    if (v < z.units) page = attend_unit(a, z, v).page<DIM>(a, p, z, lane & 3);
     else barrier_wait(bars.attended, 0);
   }
   slot = attend_place{0, 1};
-  fresh = slots;
-  #pragma unroll 1
-  for (int t = blockIdx.x; t < a.outputs; t += grid) tile(a.output + (int64_t)t * a.go * F::block, a.go, bars.out_full, bars.out_empty, fresh);
+  if (lane == 0)
+    #pragma unroll 1
+    for (int t = blockIdx.x; t < a.outputs; t += grid) attend_copy<F>(a.output + (int64_t)t * (a.go * F::block), a.go, bars.out_full, bars.out_empty, room, a.at.slots, slot, policy);
 }
 
 // ---- products ----------------------------------------------------------------------------------------------------------
 
-// The row, normed and quantised (rules 4 and 1). All ATTEND_WARPS warps.
-template <class F> __device__ __forceinline__ void attend_read_row(const covey_attend &a, float *xs, float *factor, int8_t *q, covey_pair *pairs, int warp, int lane) {
-  const int n = a.hidden, thread = warp * 32 + lane, padded = a.gx * F::group;
-  for (int i = thread * 4; i < n; i += ATTEND_THREADS * 4) *(float4 *)(xs + i) = __ldcg((const float4 *)(a.x + i));
-  warps_sync(1, ATTEND_THREADS);
-  if (warp == 0) {
-    float s = 0;
-    int i = lane;
-    #pragma unroll 1
-    for (; i + 15 * 32 < n; i += 16 * 32) {
-      float v[16];
-      #pragma unroll
-      for (int j = 0; j < 16; j++) v[j] = xs[i + j * 32];
-      #pragma unroll
-      for (int j = 0; j < 16; j++) s = canon_fmaf(v[j], v[j], s);
-    }
-    #pragma unroll 1
-    for (; i < n; i += 32) s = canon_fmaf(xs[i], xs[i], s);
-    s = warp_tree(s);
-    if (lane == 0) *factor = canon_rms_factor(s, n, a.eps);
-  }
-  warps_sync(1, ATTEND_THREADS);
-  const float r = *factor;
+// The row, normed and quantised (rules 4 and 1). All ATTEND_WARPS warps, each of which makes the sum of squares for itself.
+template <class F> __device__ __forceinline__ void attend_read_row(const covey_attend &a, float *xs, int8_t *q, covey_pair *pairs, int thread, int lane) {
+  const int n = a.hidden, padded = a.gx * F::group;
   #pragma unroll 1
-  for (int base = warp * 256; base < padded; base += ATTEND_THREADS * 8) {
-    const int i = base + lane * 8;
+  for (int i = thread * 4; i < n; i += ATTEND_THREADS * 4) copy16(xs + i, a.x + i);
+  #pragma unroll 1
+  for (int i = n + thread; i % COVEY_ATTEND_ROW != 0 && i < n + COVEY_ATTEND_ROW; i += ATTEND_THREADS) xs[i] = 0;
+  copies_commit();
+  copies_wait<0>();
+  warps_sync(1, ATTEND_THREADS);
+  float s = 0;                                // zeros behind the row leave it as it is
+  #pragma unroll 1
+  for (const float *x = xs + lane; x < xs + n; x += COVEY_ATTEND_ROW)
+    #pragma unroll
+    for (int j = 0; j < COVEY_ATTEND_ROW / 32; j++) s = canon_fmaf(x[j * 32], x[j * 32], s);
+  const float r = canon_rms_factor(warp_tree(s), n, a.eps);
+  #pragma unroll 1
+  for (int i = thread * 8; i < padded + lane * 8; i += ATTEND_THREADS * 8) {
     float4 v[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
     if (i < n) {
       #pragma unroll
@@ -128,28 +121,30 @@ template <class F> __device__ __forceinline__ void attend_read_row(const covey_a
 }
 
 // Sums of a block's segments, as they come into slots, into part [segment][16].
-template <class F> __device__ __noinline__ void attend_segments(int units, int segments, int groups, const int8_t *q, const covey_pair *pairs, const uint8_t *room, int slots, uint64_t *full, uint64_t *empty, float *part) {
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+template <class F> __device__ __noinline__ void attend_segments(int units, int segments, int groups, shared_place codes, shared_place scales, shared_place room, int slots, shared_place full, shared_place empty, shared_place part) {
+  const int warp = __shfl_sync(FULL, threadIdx.x >> 5, 0), lane = threadIdx.x & 31;
   uint32_t parity = 0;
   int segment = 0, before = 0;                // the segment of unit `before` of the block
   #pragma unroll 1
-  for (int base = 0; base < units; base += slots, parity ^= 1)
+  for (int first = 0; first < units; first += slots, parity ^= 1)
     #pragma unroll 1
-    for (int slot = warp; slot < slots && base + slot < units; slot += ATTEND_WARPS) {
-      const int j = base + slot;
+    for (int slot = warp; slot < slots && first + slot < units; slot += ATTEND_WARPS) {
+      const int j = first + slot;
       segment += j - before;
       before = j;
       #pragma unroll 1
       while (segment >= segments) segment -= segments;
-      barrier_wait(&full[slot], parity);
-      const float2 v = segment_row<F>(room + slot * F::segment * F::block, q + segment * CANON_SEGMENT, pairs + segment * F::segment, min(groups - segment * F::segment, (int)F::segment), lane);
-      warp_arrive(&empty[slot], lane);
-      if ((lane & 3) == 0) { part[j * 16 + (lane >> 2)] = v.x; part[j * 16 + 8 + (lane >> 2)] = v.y; }
+      barrier_wait(full + slot * 8, parity);
+      const float2 v = segment_row<F>(shared_pointer(room + slot * (F::segment * F::block)), (const int8_t *)shared_pointer(codes + segment * CANON_SEGMENT),
+                                      (const covey_pair *)shared_pointer(scales + segment * (F::segment * 8)), min(groups - segment * F::segment, (int)F::segment), lane);
+      warp_arrive(empty + slot * 8, lane);
+      float *to = (float *)shared_pointer(part + j * 64) + (lane >> 2);
+      if ((lane & 3) == 0) { to[0] = v.x; to[8] = v.y; }
     }
 }
 // The i-th output of a block.
-__device__ __noinline__ float attend_total(const float *part, int i, int segments) {
-  const float *from = part + (i >> 4) * segments * 16 + (i & 15);
+__device__ __noinline__ float attend_total(shared_place part, int i, int segments) {
+  const float *from = (const float *)shared_pointer(part) + (i >> 4) * segments * 16 + (i & 15);
   float tot = 0;
   #pragma unroll 4
   for (int s = 0; s < segments; s++) tot = tot + from[s * 16];
@@ -158,125 +153,121 @@ __device__ __noinline__ float attend_total(const float *part, int i, int segment
 
 // What was attended, all heads, as codes into shared memory.
 __device__ __forceinline__ void attend_read_codes(const covey_attend &a, const attend_half &half, int8_t *q, covey_pair *pairs, int thread) {
-  const int vectors = a.heads.heads * a.heads.kv.dim / 16, few = 4;
-  uint32_t looks = 0;
+  const int vectors = a.heads.heads * a.heads.kv.dim / 16, few = 4;   // more than there are groups
   #pragma unroll 1
   for (int i = thread; i < vectors; i += few * ATTEND_THREADS) {
-    float4 v[few];
+    uint4 v[few];
+    uint2 pair = make_uint2(0, 0);
+    uint32_t looks = 0;
     for (bool all = false; !all;) {
       all = true;
       #pragma unroll
       for (int j = 0; j < few; j++)
-        if (i + j * ATTEND_THREADS < vectors) {
-          v[j] = look4((const float *)half.codes + (i + j * ATTEND_THREADS) * 4);
-          all &= !is_unset(v[j].x) && !is_unset(v[j].y) && !is_unset(v[j].z) && !is_unset(v[j].w);
-        }
+        v[j] = i + j * ATTEND_THREADS < vectors ? look4(half.codes + (i + j * ATTEND_THREADS) * 4) : make_uint4(0, 0, 0, 0);
+      if (i < a.go) pair = look2((const uint32_t *)half.pairs + 2 * i);
+      #pragma unroll
+      for (int j = 0; j < few; j++) all &= v[j].x != 0xffffffffu && v[j].y != 0xffffffffu && v[j].z != 0xffffffffu && v[j].w != 0xffffffffu;
+      all &= pair.x != 0xffffffffu && pair.y != 0xffffffffu;
       if (++looks == MOST_LOOKS) __trap();
     }
     #pragma unroll
     for (int j = 0; j < few; j++)
-      if (i + j * ATTEND_THREADS < vectors) {
-        auto word = [](float f) { return attend_word(__float_as_uint(f)); };
-        *(uint4 *)(q + (i + j * ATTEND_THREADS) * 16) = make_uint4(word(v[j].x), word(v[j].y), word(v[j].z), word(v[j].w));
-      }
-  }
-  #pragma unroll 1
-  for (int i = thread; i < a.go; i += ATTEND_THREADS) {
-    float scale, start;
-    do {
-      scale = look(half.pairs + 2 * i);
-      start = look(half.pairs + 2 * i + 1);
-      if (++looks == MOST_LOOKS) __trap();
-    } while (is_unset(scale) || is_unset(start));
-    pairs[i] = covey_pair{scale, __float_as_int(start)};
+      if (i + j * ATTEND_THREADS < vectors) *(uint4 *)(q + (i + j * ATTEND_THREADS) * 16) = make_uint4(attend_word(v[j].x), attend_word(v[j].y), attend_word(v[j].z), attend_word(v[j].w));
+    if (i < a.go) pairs[i] = covey_pair{__uint_as_float(pair.x), (int32_t)pair.y};
   }
 }
 
 template <class F, int DIM> __device__ __forceinline__ void attend_row(const covey_attend &a, const covey_program *p) {
   COVEY_MEMORY(memory);
   let_next_start();
-  const attend_bars bars(memory + a.at.bars);
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, thread = threadIdx.x, grid = gridDim.x;
-  if (lane == 0) {                            // setting up a barrier takes 20 ns: the warps share them
-    #pragma unroll 1
-    for (int i = warp; i < a.at.slots; i += ATTEND_WARPS + 1) { barrier_init(&bars.in_full[i], 1); barrier_init(&bars.in_empty[i], WARP_ARRIVALS); barrier_init(&bars.out_full[i], 1); barrier_init(&bars.out_empty[i], WARP_ARRIVALS); }
-    #pragma unroll 1
-    for (int i = warp; i < a.at.stages; i += ATTEND_WARPS + 1) { barrier_init(&bars.full[i], 1); barrier_init(&bars.empty[i], ATTEND_WARPS * WARP_ARRIVALS); }
-    if (warp == ATTEND_WARPS) { barrier_init(bars.consumed, ATTEND_WARPS * WARP_ARRIVALS); barrier_init(bars.attended, ATTEND_WARPS * WARP_ARRIVALS); }
-    barrier_init_done();
+  const shared_place base = kept(shared_address(memory));
+  const attend_bars bars(base + a.at.bars);
+  const int warp = __shfl_sync(FULL, threadIdx.x >> 5, 0), lane = threadIdx.x & 31, thread = threadIdx.x, grid = gridDim.x;
+  const int mark = lane * (ATTEND_WARPS + 1) + warp;   // setting up a barrier takes 20 ns: the warps share them
+  if (mark < a.at.slots) {
+    barrier_init(bars.in_full + mark * 8, 1);
+    barrier_init(bars.in_empty + mark * 8, WARP_ARRIVALS);
+    barrier_init(bars.out_full + mark * 8, 1);
+    barrier_init(bars.out_empty + mark * 8, WARP_ARRIVALS);
   }
+  if (mark < a.at.stages) {
+    barrier_init(bars.full + mark * 8, 1);
+    barrier_init(bars.empty + mark * 8, ATTEND_WARPS * WARP_ARRIVALS);
+  }
+  if (mark < 2) barrier_init(bars.consumed + mark * 8, ATTEND_WARPS * WARP_ARRIVALS);
+  barrier_init_done();
   const attend_step z(a, p);
   __syncthreads();
   if (warp == ATTEND_WARPS) {
-    if (lane == 0) attend_produce<F, DIM>(a, p, z, memory);
+    attend_produce<F, DIM>(a, p, z, base, lane);
     return;
   }
   const covey_heads &f = a.heads;
-  if (f.angles >= 0) {                        // the step's angles are older than the launch before
+  if (f.angles >= 0 && thread < f.rot) {      // the step's angles are older than the launch before
     const covey_angles &angles = p->angles[f.angles];
-    float *turn = (float *)(memory + a.at.turn);
-    for (int i = thread; i < f.rot; i += ATTEND_THREADS) turn[i] = __ldcg(i < f.rot / 2 ? angles.cosine + i : angles.sine + i - f.rot / 2);
+    ((float *)shared_pointer(base + a.at.turn))[thread] = __ldcg(thread < f.rot / 2 ? angles.cosine + thread : angles.sine + thread - f.rot / 2);
   }
-  float *norms = (float *)(memory + a.at.norms);
-  if (f.q_norm && thread < DIM) norms[thread] = __ldg(f.q_norm + thread);
-  if (f.k_norm && thread < DIM) norms[DIM + thread] = __ldg(f.k_norm + thread);
+  const float *norm = thread < DIM ? f.q_norm : f.k_norm;
+  if (norm && thread < 2 * DIM) ((float *)shared_pointer(base + a.at.norms))[thread] = __ldg(norm + thread % DIM);
   const int mine = attend_mine(a.tiles), outputs = attend_mine(a.outputs);
-  for (int i = thread * 32; mine && i < a.hidden; i += ATTEND_THREADS * 32) touch(__ldg(a.norm + i));
+  if (mine && thread * 32 < a.hidden) touch(__ldg(a.norm + thread * 32));
   wait_for_previous();
 
-  int8_t *q = (int8_t *)(memory + a.at.q), *oq = (int8_t *)(memory + a.at.oq);
-  covey_pair *pairs = (covey_pair *)(memory + a.at.pairs), *opairs = (covey_pair *)(memory + a.at.opairs);
-  float *part = (float *)(memory + a.at.part);
+  const shared_place q = base + a.at.q, pairs = base + a.at.pairs, oq = base + a.at.oq, opairs = base + a.at.opairs, part = base + a.at.part, room = base + a.at.room;
   const int now = count_read(a.finished) >= (uint32_t)grid;
-  const attend_half half(a, now);
-  if (mine) attend_read_row<F>(a, (float *)(memory + a.at.x), (float *)(memory + a.at.top), q, pairs, warp, lane);
-  attend_segments<F>(mine * a.s1, a.s1, a.gx, q, pairs, memory + a.at.room, a.at.slots, bars.in_full, bars.in_empty, part);
+  const attend_half half = attend_half::of<DIM>(a, now);
+  if (mine) attend_read_row<F>(a, (float *)shared_pointer(base + a.at.x), (int8_t *)shared_pointer(q), (covey_pair *)shared_pointer(pairs), thread, lane);
+  attend_segments<F>(mine * a.s1, a.s1, a.gx, q, pairs, room, a.at.slots, bars.in_full, bars.in_empty, part);
   warp_arrive(bars.consumed, lane);
   warps_sync(1, ATTEND_THREADS);
   const int queries = f.heads * DIM, keys = queries + f.kv.heads * DIM;
+  #pragma unroll 1
   for (int i = thread; i < mine * 16; i += ATTEND_THREADS) {
-    const int c = (blockIdx.x + (i >> 4) * grid) * 16 + (i & 15), which = c < queries ? 0 : c < keys ? 1 : 2;
-    const float *bias = a.bias[which];
+    const int c = (blockIdx.x + (i >> 4) * grid) * 16 + (i & 15);
+    const float *bias = c < queries ? a.bias[0] : c < keys ? a.bias[1] : a.bias[2];
     float v = attend_total(part, i, a.s1);
-    if (bias) v = v + bias[c - (which == 0 ? 0 : which == 1 ? queries : keys)];
+    if (bias) v = v + bias[c - (c < queries ? 0 : c < keys ? queries : keys)];
     hand_over(half.values + c, v);
   }
-  const attend_half other(a, !now);
-  const int words = (int)covey_attend_half(f.heads, f.kv.heads, DIM);
-  for (int i = blockIdx.x * ATTEND_THREADS + thread; i < words; i += grid * ATTEND_THREADS) other.values[i] = unset();
+  float *other = a.exchange + (1 - now) * a.half;
+  #pragma unroll 1
+  for (int i = blockIdx.x * ATTEND_THREADS + thread; i < a.half; i += grid * ATTEND_THREADS) other[i] = unset();
 
   const int last = grid - 1 - blockIdx.x;
   attend_place stage = {0, 0};
   #pragma unroll 1
   for (int v = last; v < z.units; v += grid) {
-    const attend_unit u(a, z, v);
-    if (a.together == 1) attend_block<DIM, 1>(a, p, z, memory, half, u, stage, warp, lane);
-    else if (a.together == 2) attend_block<DIM, 2>(a, p, z, memory, half, u, stage, warp, lane);
-    else attend_block<DIM, 4>(a, p, z, memory, half, u, stage, warp, lane);
+    attend_block<DIM>(a, p, z, base, half, attend_unit(a, z, v), stage, warp, lane);
     warps_sync(1, ATTEND_THREADS);
   }
   if (last < z.units) warp_arrive(bars.attended, lane);
+  const int set = thread / DIM;               // threads of a head
   #pragma unroll 1
-  for (int h = blockIdx.x + warp * grid; h < f.heads; h += ATTEND_WARPS * grid) attend_fold<F, DIM>(a, z, half, h, (float *)(memory + a.at.head) + warp * DIM, lane);
-
-  float residual[2];                          // of this thread's outputs
-  #pragma unroll
-  for (int k = 0; k < 2; k++) {
-    const int i = thread + k * ATTEND_THREADS, c = (blockIdx.x + (i >> 4) * grid) * 16 + (i & 15);
-    residual[k] = i < outputs * 16 && c < a.hidden ? __ldcg(a.x + c) : 0.0f;
+  for (int h = blockIdx.x + set * grid; h < f.heads; h += ATTEND_THREADS / DIM * grid) {
+    if (h >= ATTEND_THREADS / DIM * grid) warps_sync(2 + set, DIM);   // the head before has been read
+    attend_fold<F, DIM>(a, z, half, h, (float *)shared_pointer(base + a.at.head) + set * DIM, 2 + set, thread % DIM, lane);
   }
-  if (outputs) attend_read_codes(a, half, oq, opairs, thread);
+
+  float *residual = (float *)shared_pointer(base + a.at.w);   // of this thread's outputs
+  #pragma unroll 1
+  for (int i = thread; i < outputs * 16; i += ATTEND_THREADS) {
+    const int c = (blockIdx.x + (i >> 4) * grid) * 16 + (i & 15);
+    if (c < a.hidden) copy4(residual + i, a.x + c);
+  }
+  copies_commit();
+  if (outputs) attend_read_codes(a, half, (int8_t *)shared_pointer(oq), (covey_pair *)shared_pointer(opairs), thread);
+  copies_wait<0>();
   warps_sync(1, ATTEND_THREADS);
   if (thread == 0) atomicInc(a.finished, 2 * grid - 1);
-  attend_segments<F>(outputs * a.s2, a.s2, a.go, oq, opairs, memory + a.at.room, a.at.slots, bars.out_full, bars.out_empty, part);
+  attend_segments<F>(outputs * a.s2, a.s2, a.go, oq, opairs, room, a.at.slots, bars.out_full, bars.out_empty, part);
   warps_sync(1, ATTEND_THREADS);
-  #pragma unroll
-  for (int k = 0; k < 2; k++) {
-    const int i = thread + k * ATTEND_THREADS, c = (blockIdx.x + (i >> 4) * grid) * 16 + (i & 15);
-    if (i >= outputs * 16 || c >= a.hidden) continue;
+  #pragma unroll 1
+  for (int i = thread; i < outputs * 16; i += ATTEND_THREADS) {
+    const int c = (blockIdx.x + (i >> 4) * grid) * 16 + (i & 15);
+    if (c >= a.hidden) continue;
     float v = attend_total(part, i, a.s2);
     if (a.output_bias) v = v + a.output_bias[c];
-    a.y[c] = residual[k] + v;
+    a.y[c] = residual[i] + v;
   }
 }
 

@@ -6,28 +6,42 @@
 
 enum { ATTEND_WARPS = COVEY_ATTEND_WARPS, ATTEND_THREADS = ATTEND_WARPS * 32 };
 
+// An index divided by a number of which the host gives the inverse; exact below 2^22, a tenth of the instructions of a division.
+__device__ __forceinline__ int attend_quotient(int i, float inverse) { return (int)(((float)i + 0.5f) * inverse); }
+
 // Attended positions lo..pos in blocks from first; units of attention.
 struct attend_step {
   int pos, lo, first, blocks, sequence, units;
   __device__ __forceinline__ attend_step(const covey_attend &a, const covey_program *p) {
     pos = __ldcg(p->step.positions); sequence = __ldcg(p->step.sequence);
     lo = a.window && pos - a.window + 1 > 0 ? pos - a.window + 1 : 0;
-    first = lo / CANON_BLOCK;
-    blocks = pos / CANON_BLOCK - first + 1;
-    units = blocks * (a.heads.heads / a.together);
+    first = (uint32_t)lo / CANON_BLOCK;
+    blocks = (uint32_t)pos / CANON_BLOCK - first + 1;
+    units = blocks * a.sets;
   }
 };
 // How many of `of` tiles a block has: its number, that plus the number of blocks, and so on.
-__device__ __forceinline__ int attend_mine(int of) { return (int)blockIdx.x < of ? (of - 1 - (int)blockIdx.x) / (int)gridDim.x + 1 : 0; }
+__device__ __forceinline__ int attend_mine(int of) {
+  int n = 0;
+  #pragma unroll 1
+  for (int t = blockIdx.x; t < of; t += gridDim.x) n++;
+  return n;
+}
+
+// What the cache holds of the kernel's layer in a page of a sequence.
+template <int DIM> __device__ __forceinline__ uint8_t *attend_page(const covey_attend &a, const covey_program *p, const attend_step &z, int i) {
+  const canon_kv &kv = a.heads.kv;
+  const int32_t page = __ldcg(p->step.pages + (int64_t)z.sequence * p->step.pages_stride + i);
+  return kv.data + (int64_t)(page * kv.layers + a.heads.layer) * (kv.heads * DIM * 256);
+}
 
 // A unit of attention.
 struct attend_unit {
   int block, kv_head, head, start, from, to, fresh;   // first query head; keys from..to-1 of positions from start on; whether the last one is the new one
   __device__ __forceinline__ attend_unit(const covey_attend &a, const attend_step &z, int u) {
-    const int sets = a.heads.heads / a.together;
-    block = u / sets;
-    head = (u - block * sets) * a.together;
-    kv_head = head / a.group;
+    block = attend_quotient(u, a.per_set);
+    head = (u - block * a.sets) * a.together;
+    kv_head = attend_quotient(head, a.per_group);
     start = (z.first + block) * CANON_BLOCK;
     from = max(z.lo - start, 0);
     to = min(z.pos + 1 - start, CANON_BLOCK);
@@ -36,8 +50,7 @@ struct attend_unit {
   // Keys of the unit in page i of its four; null where it attends none. Values lie 128 * DIM * kv.heads bytes behind.
   template <int DIM> __device__ __forceinline__ const uint8_t *page(const covey_attend &a, const covey_program *p, const attend_step &z, int i) const {
     if (i * 64 >= to || i * 64 + 64 <= from) return 0;
-    const int32_t page = __ldcg(p->step.pages + (int64_t)z.sequence * p->step.pages_stride + start / 64 + i);
-    return kv_layer(a.heads.kv, page, a.heads.layer) + kv_head * DIM * 128;
+    return attend_page<DIM>(a, p, z, start / 64 + i) + kv_head * DIM * 128;
   }
 };
 
@@ -45,15 +58,16 @@ struct attend_half {
   float *values;
   uint32_t *codes;
   float *pairs;
-  __device__ __forceinline__ attend_half(const covey_attend &a, int which) {
-    const int dim = a.heads.kv.dim;
-    values = a.exchange + which * covey_attend_half(a.heads.heads, a.heads.kv.heads, dim);
-    codes = (uint32_t *)values + covey_attend_values(a.heads.heads, a.heads.kv.heads, dim);
-    pairs = (float *)codes + a.heads.heads * dim / 4;
+  template <int DIM> static __device__ __forceinline__ attend_half of(const covey_attend &a, int which) {
+    attend_half h;
+    h.values = a.exchange + which * a.half;
+    h.codes = (uint32_t *)h.values + a.values;
+    h.pairs = (float *)h.codes + a.heads.heads * DIM / 4;
+    return h;
   }
 };
 template <int DIM> __device__ __forceinline__ float *attend_part(const covey_attend &a, int head, int block) {
-  return a.exchange + 2 * covey_attend_half(a.heads.heads, a.heads.kv.heads, DIM) + (head * a.blocks + block) * (int64_t)(DIM + 4);
+  return a.exchange + 2 * a.half + (int64_t)(head * a.blocks + block) * (DIM + 4);
 }
 // A word of four codes, none of which is -128, so that it is never the unset word.
 __device__ __forceinline__ uint32_t attend_word(uint32_t codes) { return codes ^ 0x7f7f7f7fu; }
@@ -68,12 +82,12 @@ template <int GROUP> __device__ __noinline__ attend_codes attend_quantise(float4
   return c;
 }
 
-// Barriers of a block.
+// Barriers of a block, 8 bytes each: of slots, of slots, of stages; inputs consumed, units done.
 struct attend_bars {
-  uint64_t *in_full, *in_empty, *out_full, *out_empty, *full, *empty, *consumed, *attended;   // of slots, of slots, of stages; inputs consumed, units done
-  __device__ __forceinline__ attend_bars(uint8_t *at) {
-    in_full = (uint64_t *)at; in_empty = in_full + COVEY_ATTEND_SLOTS; out_full = in_empty + COVEY_ATTEND_SLOTS; out_empty = out_full + COVEY_ATTEND_SLOTS;
-    full = out_empty + COVEY_ATTEND_SLOTS; empty = full + COVEY_ATTEND_STAGES; consumed = empty + COVEY_ATTEND_STAGES; attended = consumed + 1;
+  shared_place in_full, in_empty, out_full, out_empty, full, empty, consumed, attended;
+  __device__ __forceinline__ attend_bars(shared_place at) {
+    in_full = at; in_empty = in_full + COVEY_ATTEND_SLOTS * 8; out_full = in_empty + COVEY_ATTEND_SLOTS * 8; out_empty = out_full + COVEY_ATTEND_SLOTS * 8;
+    full = out_empty + COVEY_ATTEND_SLOTS * 8; empty = full + COVEY_ATTEND_STAGES * 8; consumed = empty + COVEY_ATTEND_STAGES * 8; attended = consumed + 8;
   }
 };
 // The place in a ring that everybody passes through in the same order.
@@ -81,17 +95,18 @@ struct attend_place {
   int at;
   uint32_t parity;
   __device__ __forceinline__ void move(int by, int n) { at += by; if (at >= n) { at -= n; parity ^= 1; } }
+  __device__ __forceinline__ attend_place later(int by, int n) const { attend_place p = *this; p.move(by, n); return p; }
 };
 
 // ---- a unit ------------------------------------------------------------------------------------------------------------
 
-// Queries and the new key and value of a unit into shared memory: query [DIM][HEADS], fresh [2][DIM] as the cache stores them.
-template <int DIM, int HEADS> __device__ __forceinline__ void attend_heads(const covey_attend &a, const covey_program *p, const attend_step &z, uint8_t *memory, const attend_half &half, const attend_unit &u, int warp, int lane) {
+// Queries and the new key and value of a unit into shared memory: query [DIM][together], fresh [2][DIM] as the cache stores them.
+template <int DIM> __device__ __forceinline__ void attend_heads(const covey_attend &a, const covey_program *p, const attend_step &z, shared_place base, const attend_half &half, const attend_unit &u, int warp, int lane) {
   const covey_heads &f = a.heads;
-  const int which = warp < HEADS ? 0 : warp < 4 ? 3 : warp - 3;   // queries, key, value, nothing
+  const int which = warp < a.together ? 0 : warp < 4 ? 3 : warp - 3;   // queries, key, value, nothing
   if (which && (which > 2 || !u.fresh)) return;
-  float *x = (float *)(memory + a.at.head) + warp * DIM, *query = (float *)(memory + a.at.query);
-  const float *turn = (const float *)(memory + a.at.turn), *norms = (const float *)(memory + a.at.norms) + which * DIM;
+  float *x = (float *)shared_pointer(base + a.at.head) + warp * DIM;
+  const float *turn = (const float *)shared_pointer(base + a.at.turn), *norms = (const float *)shared_pointer(base + a.at.norms) + which * DIM;
   const float *from = half.values + (which == 0 ? u.head + warp : f.heads + u.kv_head + (which == 2 ? f.kv.heads : 0)) * DIM + lane;
   uint32_t looks = 0;
   float v[DIM / 32];
@@ -113,18 +128,21 @@ template <int DIM, int HEADS> __device__ __forceinline__ void attend_heads(const
     if (!late && f.angles >= 0 && which < 2) head_turn(x + f.offset, f.rot / 2, f.pairing, turn, turn + f.rot / 2, lane);
   }
   if (which == 0) {
-    for (int i = lane; i < DIM; i += 32) query[i * HEADS + warp] = x[i];
+    float *query = (float *)shared_pointer(base + a.at.query) + warp;
+    #pragma unroll
+    for (int i = 0; i < DIM / 32; i++) query[(lane + i * 32) * a.together] = x[lane + i * 32];
     return;
   }
   const bool stores = u.head == u.kv_head * a.group;
-  const int place = z.pos % 64;
-  uint8_t *page = kv_layer(f.kv, __ldcg(p->step.pages + (int64_t)z.sequence * p->step.pages_stride + z.pos / 64), f.layer);
+  const int place = z.pos % 64, head = u.kv_head * DIM * 64, step = which == 1 ? 64 : 1;   // key_at and value_at: channels are `step` apart
+  uint16_t *to = (uint16_t *)attend_page<DIM>(a, p, z, z.pos / 64) + head + (which == 1 ? place : f.kv.heads * DIM * 64 + place * DIM);
+  uint16_t *fresh = (uint16_t *)shared_pointer(base + a.at.fresh) + (which - 1) * DIM;
   #pragma unroll 1
   for (int i = lane; i < DIM; i += 32) {
     const uint16_t bits = canon_to_f16(x[i]);
-    ((uint16_t *)(memory + a.at.fresh))[(which - 1) * DIM + i] = bits;
+    fresh[i] = bits;
     if (!stores) continue;
-    ((uint16_t *)page)[which == 1 ? key_at(f.kv, u.kv_head, place, i) : value_at(f.kv, u.kv_head, place, i)] = bits;
+    to[i * step] = bits;
     if ((bits & 0x7fff) >= 0x7c00) fault(p, 0, 0, CANON_FAULT_KV, f.label);
   }
 }
@@ -152,251 +170,243 @@ template <int HEADS> struct attend_keys {
     }
   }
 };
-template <int DIM, int EACH, int CHANNELS> struct attend_values {
+// Half the channels of a thread's key onto its scores, which lie a block of positions apart.
+template <int DIM, int HEADS> __device__ __noinline__ void attend_scores(shared_place keys, shared_place queries, shared_place scores, bool more) {
+  const uint16_t *key = (const uint16_t *)shared_pointer(keys);
+  const float *query = (const float *)shared_pointer(queries);
+  float *out = (float *)shared_pointer(scores), score[HEADS];
+  #pragma unroll
+  for (int h = 0; h < HEADS; h++) score[h] = more ? out[h * CANON_BLOCK] : 0;
+  attend_keys<HEADS> now, next;
+  now.load(key, query);
+  #pragma unroll 2
+  for (int d = 8; d < DIM / 2; d += 8) {
+    next.load(key + d * 64, query + d * HEADS);
+    now.add(score);
+    now = next;
+  }
+  now.add(score);
+  #pragma unroll
+  for (int h = 0; h < HEADS; h++) out[h * CANON_BLOCK] = score[h];
+}
+
+template <int DIM, int EACH> struct attend_eight {
   uint32_t v[8];
   float4 w[EACH][2];
   __device__ __forceinline__ void load(const uint16_t *value, const float *weights) {
     #pragma unroll
-    for (int j = 0; j < 8; j++) v[j] = CHANNELS == 2 ? *(const uint32_t *)(value + j * DIM) : value[j * DIM];
+    for (int j = 0; j < 8; j++) v[j] = *(const uint32_t *)(value + j * DIM);
     #pragma unroll
     for (int e = 0; e < EACH; e++) { w[e][0] = *(const float4 *)(weights + e * CANON_BLOCK); w[e][1] = *(const float4 *)(weights + e * CANON_BLOCK + 4); }
   }
-  static __device__ __forceinline__ void one(float (*o)[CHANNELS], int e, uint32_t v, float weight) {
+  static __device__ __forceinline__ void one(float2 &o, uint32_t v, float weight) {
     const float2 x = halves(v);
-    o[e][0] = canon_fmaf(weight, x.x, o[e][0]);
-    if (CHANNELS == 2) o[e][CHANNELS - 1] = canon_fmaf(weight, x.y, o[e][CHANNELS - 1]);
+    o.x = canon_fmaf(weight, x.x, o.x);
+    o.y = canon_fmaf(weight, x.y, o.y);
   }
-  __device__ __forceinline__ void add(float (*o)[CHANNELS]) const {
+  __device__ __forceinline__ void add(float2 *o) const {
     #pragma unroll
     for (int j = 0; j < 8; j++)
       #pragma unroll
       for (int e = 0; e < EACH; e++) {
         const float4 &t = w[e][j / 4];
-        one(o, e, v[j], j % 4 == 0 ? t.x : j % 4 == 1 ? t.y : j % 4 == 2 ? t.z : t.w);
+        one(o[e], v[j], j % 4 == 0 ? t.x : j % 4 == 1 ? t.y : j % 4 == 2 ? t.z : t.w);
       }
   }
 };
+// Values of a unit: a thread sums two channels for EACH heads, keys ascending. Warps beyond those that this takes are free.
+template <int DIM, int EACH> __device__ __forceinline__ void attend_values(const covey_attend &a, shared_place base, const attend_bars &bars, const attend_unit &u, attend_place stage, int thread, int lane) {
+  constexpr int across = DIM / 2, piece = 64 * DIM;
+  const int c = thread % across * 2, head = thread / across * EACH, stored = u.to - u.fresh;
+  const float *weights = (const float *)shared_pointer(base + a.at.w) + head * CANON_BLOCK;
+  using V = attend_eight<DIM, EACH>;
+  float2 o[EACH];
+  #pragma unroll
+  for (int e = 0; e < EACH; e++) o[e] = make_float2(0, 0);
+  #pragma unroll 1
+  for (int k = 0; k < COVEY_ATTEND_PIECES; k++) {
+    const uint16_t *v = (const uint16_t *)shared_pointer(base + a.at.room + stage.at * piece) + c;
+    const float *wk = weights + k * 32;
+    const int to = min(stored - k * 32, 32);  // of the piece's keys
+    int i = max(u.from - k * 32, 0);
+    barrier_wait(bars.full + stage.at * 8, stage.parity);
+    #pragma unroll 1
+    for (int again = 0; again < 2; again++) {                // what is not eight keys, eight at a time, what is left
+      if (i + 8 <= to && i % 8 == 0) {
+        V now, next;
+        now.load(v + i * DIM, wk + i);
+        #pragma unroll 2
+        for (; i + 16 <= to; i += 8) {
+          next.load(v + (i + 8) * DIM, wk + i + 8);
+          now.add(o);
+          now = next;
+        }
+        now.add(o);
+        i += 8;
+      }
+      #pragma unroll 1
+      for (const int end = again ? to : min(to, (i + 7) / 8 * 8); i < end; i++)
+        #pragma unroll
+        for (int e = 0; e < EACH; e++) V::one(o[e], *(const uint32_t *)(v + i * DIM), wk[e * CANON_BLOCK + i]);
+    }
+    warp_arrive(bars.empty + stage.at * 8, lane);
+    stage.move(1, a.at.stages);
+  }
+  #pragma unroll
+  for (int e = 0; e < EACH; e++) {
+    float *part = attend_part<DIM>(a, u.head + head + e, u.block) + c;
+    if (u.fresh) V::one(o[e], ((const uint32_t *)shared_pointer(base + a.at.fresh + 2 * DIM))[c / 2], weights[e * CANON_BLOCK + u.to - 1]);
+    hand_over(part, o[e].x);
+    hand_over(part + 1, o[e].y);
+  }
+}
 
-template <int DIM, int HEADS> __device__ __forceinline__ void attend_block(const covey_attend &a, const covey_program *p, const attend_step &z, uint8_t *memory, const attend_half &half, const attend_unit &u, attend_place &stage, int warp, int lane) {
-  constexpr int channels = HEADS > 1 ? 2 : 1, each = HEADS > 2 ? 2 : 1, piece = 64 * DIM;   // of values, and heads, that a thread sums
-  const int thread = warp * 32 + lane, stages = a.at.stages;
-  const attend_bars bars(memory + a.at.bars);
-  uint8_t *room = memory + a.at.room;
-  float *w = (float *)(memory + a.at.w), *top = (float *)(memory + a.at.top);
-  const float *query = (const float *)(memory + a.at.query);
-  const uint16_t *fresh = (const uint16_t *)(memory + a.at.fresh);
-  attend_heads<DIM, HEADS>(a, p, z, memory, half, u, warp, lane);
+// Numbers that are ordered as floats are, above 0.
+__device__ __forceinline__ uint32_t attend_rank(float v) { const uint32_t b = __float_as_uint(v); return b ^ ((uint32_t)((int32_t)b >> 31) | 0x80000000u); }
+__device__ __forceinline__ float attend_ranked(uint32_t r) { return __uint_as_float(r ^ (~(uint32_t)((int32_t)r >> 31) | 0x80000000u)); }
+
+template <int DIM> __device__ __forceinline__ void attend_block(const covey_attend &a, const covey_program *p, const attend_step &z, shared_place base, const attend_half &half, const attend_unit &u, attend_place &stage, int warp, int lane) {
+  constexpr int piece = 64 * DIM;
+  const int thread = warp * 32 + lane, stages = a.at.stages, heads = a.together;
+  const attend_bars bars(base + a.at.bars);
+  const shared_place room = base + a.at.room, mine = base + a.at.w + thread * 4;
+  uint32_t *top = (uint32_t *)shared_pointer(base + a.at.top);
+  float *w = (float *)shared_pointer(mine);
+  if (thread < COVEY_ATTEND_HEADS) top[thread] = 0;
+  attend_heads<DIM>(a, p, z, base, half, u, warp, lane);
   warps_sync(1, ATTEND_THREADS);
 
   // Scores: a thread a key, two warps a page. Of keys that are not there too; such scores are not used.
   const bool valid = thread >= u.from && thread < u.to;
-  float score[HEADS];
-  #pragma unroll
-  for (int h = 0; h < HEADS; h++) score[h] = 0;
   #pragma unroll 1
   for (int part = 0; part < 2; part++) {
-    attend_place mine = stage;
-    mine.move(warp >> 1, stages);
-    uint16_t *key = (uint16_t *)(room + mine.at * piece) + (thread & 63);
-    barrier_wait(&bars.full[mine.at], mine.parity);
-    if (u.fresh && thread >> 6 == (u.to - 1) >> 6) {          // the new key joins its page
-      for (int i = lane; i < DIM / 2; i += 32) ((uint16_t *)(room + mine.at * piece))[i * 64 + ((u.to - 1) & 63)] = fresh[part * (DIM / 2) + i];
+    const attend_place its = stage.later(warp >> 1, stages);
+    const shared_place page = room + its.at * piece, key = page + (thread & 63) * 2, query = base + a.at.query + part * (DIM / 2) * heads * 4;
+    barrier_wait(bars.full + its.at * 8, its.parity);
+    if (u.fresh && warp == (u.to - 1) >> 5) { // the new key joins its page; one of this warp's lanes reads it
+      const uint16_t *fresh = (const uint16_t *)shared_pointer(base + a.at.fresh) + part * (DIM / 2);
+      #pragma unroll 1
+      for (int i = lane; i < DIM / 2; i += 32) ((uint16_t *)shared_pointer(page))[i * 64 + ((u.to - 1) & 63)] = fresh[i];
       __syncwarp();
     }
-    const float *q = query + part * (DIM / 2) * HEADS;
-    attend_keys<HEADS> now, next;
-    now.load(key, q);
-    #pragma unroll 2
-    for (int d = 8; d < DIM / 2; d += 8) {
-      next.load(key + d * 64, q + d * HEADS);
-      now.add(score);
-      now = next;
-    }
-    now.add(score);
-    warp_arrive_at(4, lane, [&](int i) {      // whoever has not read a page is done with it too
-      attend_place its = stage;
-      its.move(i, stages);
-      return &bars.empty[its.at];
-    });
+    if (heads == 2) attend_scores<DIM, 2>(key, query, mine, part);
+    else if (heads == 1) attend_scores<DIM, 1>(key, query, mine, part);
+    else attend_scores<DIM, 4>(key, query, mine, part);
+    warp_arrive_at(4, lane, [&](int i) { return bars.empty + stage.later(i, stages).at * 8; });   // whoever has not read a page is done with it too
     stage.move(4, stages);
   }
-  #pragma unroll
-  for (int h = 0; h < HEADS; h++) {
-    score[h] = valid ? score[h] * a.scale : -canon_inf();
-    float m = score[h];
-    #pragma unroll
-    for (int s = 16; s >= 1; s >>= 1) m = canon_max(__shfl_xor_sync(FULL, m, s), m);
-    if (lane == 0) top[warp * HEADS + h] = m;
-  }
-  warps_sync(1, ATTEND_THREADS);
-  float highest[HEADS];
-  #pragma unroll
-  for (int h = 0; h < HEADS; h++) {
-    float m = top[h];
-    #pragma unroll
-    for (int i = 1; i < ATTEND_WARPS; i++) m = canon_max(top[i * HEADS + h], m);
-    highest[h] = m;
-    w[h * CANON_BLOCK + thread] = valid ? attend_exp(score[h] - m) : 0.0f;
-  }
-  warps_sync(1, ATTEND_THREADS);
-  #pragma unroll
-  for (int h = 0; h < HEADS; h++) {
-    if (warp != 4 + h) continue;
-    float l = 0;
-    #pragma unroll
-    for (int i = 0; i < 8; i++) l = l + w[h * CANON_BLOCK + i * 32 + lane];
-    l = warp_tree(l);
-    float *part = attend_part<DIM>(a, u.head + h, u.block);
-    if (lane == 0) { hand_over(part + DIM, highest[h]); hand_over(part + DIM + 1, l); }
-  }
-
-  // Values: a thread `channels` of them for `each` heads, keys ascending.
-  constexpr int across = DIM / channels;
-  const int c = thread % across * channels, head = thread / across * each;
-  const bool active = head < HEADS;
-  const float *weights = w + (active ? head : 0) * CANON_BLOCK;
-  float o[each][channels];
-  #pragma unroll
-  for (int e = 0; e < each; e++)
-    #pragma unroll
-    for (int j = 0; j < channels; j++) o[e][j] = 0;
-  using V = attend_values<DIM, each, channels>;
-  const int stored = u.to - u.fresh;
   #pragma unroll 1
-  for (int k = 0; k < COVEY_ATTEND_PIECES; k++) {
-    const uint16_t *v = (const uint16_t *)(room + stage.at * piece) + c;
-    const float *wk = weights + k * 32;
-    const int to = min(stored - k * 32, 32);  // of the piece's keys
-    int i = max(u.from - k * 32, 0);
-    auto some = [&](int end) {
-      #pragma unroll 1
-      for (; i < end; i++)
-        #pragma unroll
-        for (int e = 0; e < each; e++) V::one(o, e, channels == 2 ? *(const uint32_t *)(v + i * DIM) : v[i * DIM], wk[e * CANON_BLOCK + i]);
-    };
-    barrier_wait(&bars.full[stage.at], stage.parity);
-    if (active) {
-      #pragma unroll 1
-      for (int again = 0; again < 2; again++) {              // what is not eight keys, eight at a time, what is left
-        if (i + 8 <= to && i % 8 == 0) {
-          V now, next;
-          now.load(v + i * DIM, wk + i);
-          #pragma unroll 2
-          for (; i + 16 <= to; i += 8) {
-            next.load(v + (i + 8) * DIM, wk + i + 8);
-            now.add(o);
-            now = next;
-          }
-          now.add(o);
-          i += 8;
-        }
-        some(again ? to : min(to, (i + 7) / 8 * 8));
-      }
-    }
-    warp_arrive(&bars.empty[stage.at], lane);
-    stage.move(1, stages);
+  for (int h = 0; h < heads; h++) {
+    const float score = valid ? w[h * CANON_BLOCK] * a.scale : -canon_inf();
+    w[h * CANON_BLOCK] = score;
+    const uint32_t highest = __reduce_max_sync(FULL, attend_rank(score));
+    if (lane == 0) atomicMax(top + h, highest);
   }
-  if (active) {
-    #pragma unroll
-    for (int e = 0; e < each; e++) {
-      float *part = attend_part<DIM>(a, u.head + head + e, u.block) + c;
-      if (u.fresh) V::one(o, e, channels == 2 ? *(const uint32_t *)(fresh + DIM + c) : fresh[DIM + c], weights[e * CANON_BLOCK + u.to - 1]);
+  warps_sync(1, ATTEND_THREADS);
+  #pragma unroll 1
+  for (int h = 0; h < heads; h++) w[h * CANON_BLOCK] = valid ? attend_exp(w[h * CANON_BLOCK] - attend_ranked(top[h])) : 0.0f;
+  warps_sync(1, ATTEND_THREADS);
+  if (warp < heads * DIM / (heads < 4 ? 64 : 128)) {
+    if (heads < 4) attend_values<DIM, 1>(a, base, bars, u, stage, thread, lane);
+    else attend_values<DIM, 2>(a, base, bars, u, stage, thread, lane);
+  } else {
+    warp_arrive_at(COVEY_ATTEND_PIECES, lane, [&](int i) { return bars.empty + stage.later(i, stages).at * 8; });
+    const int h = warp - 4;
+    if (h >= 0 && h < heads) {
+      const float *of = (const float *)shared_pointer(base + a.at.w) + h * CANON_BLOCK + lane;
+      float l = 0;
       #pragma unroll
-      for (int j = 0; j < channels; j++) hand_over(part + j, o[e][j]);
+      for (int i = 0; i < 8; i++) l = l + of[i * 32];
+      l = warp_tree(l);
+      float *part = attend_part<DIM>(a, u.head + h, u.block) + DIM;
+      if (lane < 2) hand_over(part + lane, lane ? l : attend_ranked(top[h]));
     }
   }
+  stage.move(COVEY_ATTEND_PIECES, stages);
 }
 
-// Four blocks' sums of a head as they arrive; a lane has four channels.
+// Four blocks' sums of a channel as they arrive.
 struct attend_parts {
-  float4 v[4];
+  float v[4];
   __device__ __forceinline__ void look_at(const float *at, int stride, int n) {
     #pragma unroll
-    for (int j = 0; j < 4; j++) v[j] = j < n ? look4(at + j * stride) : make_float4(0, 0, 0, 0);
+    for (int j = 0; j < 4; j++) v[j] = j < n ? look(at + j * stride) : 0;
   }
-  __device__ __forceinline__ bool arrived() const {
-    bool all = true;
-    #pragma unroll
-    for (int j = 0; j < 4; j++) all &= !is_unset(v[j].x) && !is_unset(v[j].y) && !is_unset(v[j].z) && !is_unset(v[j].w);
-    return all;
-  }
+  __device__ __forceinline__ bool arrived() const { return !is_unset(v[0]) && !is_unset(v[1]) && !is_unset(v[2]) && !is_unset(v[3]); }
 };
 
-// Folds a head (rule 6), a warp; the factors of 32 blocks at once, since the largest score up to a block is exact in any order.
-// out [DIM] is shared memory of the warp.
-template <class F, int DIM> __device__ __forceinline__ void attend_fold(const covey_attend &a, const attend_step &z, const attend_half &half, int head, float *out, int lane) {
+// Folds a head (rule 6), DIM threads, a channel each; the factors of 32 blocks at once, since the largest score up to a block is exact in
+// any order. out [DIM] is shared memory of these threads, `meeting` their barrier.
+template <class F, int DIM> __device__ __forceinline__ void attend_fold(const covey_attend &a, const attend_step &z, const attend_half &half, int head, float *out, int meeting, int c, int lane) {
   constexpr int stride = DIM + 4;
-  const bool mine = lane * 4 < DIM;
-  float top = -canon_inf(), l = 0;
-  float4 o = make_float4(0, 0, 0, 0);
-  auto fold = [&](float4 v, float old, float fresh) {
-    o = make_float4(canon_fold_channel(o.x, v.x, old, fresh), canon_fold_channel(o.y, v.y, old, fresh), canon_fold_channel(o.z, v.z, old, fresh), canon_fold_channel(o.w, v.w, old, fresh));
-  };
+  float top = -canon_inf(), l = 0, o = 0;
   float *parts = attend_part<DIM>(a, head, 0);
   attend_parts next;
-  next.look_at(parts + lane * 4, stride, mine ? z.blocks : 0);
+  next.look_at(parts + c, stride, z.blocks);
   #pragma unroll 1
   for (int b0 = 0; b0 < z.blocks; b0 += 32) {
     const int n = min(z.blocks - b0, 32);
-    float2 ml = make_float2(-canon_inf(), 0);
-    float *at = parts + (b0 + lane) * stride + DIM;
+    uint2 ml = make_uint2(0xff800000u, 0);
     if (lane < n) {
+      const uint32_t *at = (const uint32_t *)parts + (b0 + lane) * stride + DIM;
       uint32_t looks = 0;
       do {
-        ml = make_float2(look(at), look(at + 1));
+        ml = look2(at);
         if (++looks == MOST_LOOKS) __trap();
-      } while (is_unset(ml.x) || is_unset(ml.y));
+      } while (ml.x == 0xffffffffu || ml.y == 0xffffffffu);
     }
     __syncwarp();
-    float up_to = lane == 0 ? canon_max(top, ml.x) : ml.x;
+    const float m = __uint_as_float(ml.x);
+    float up_to = lane == 0 ? canon_max(top, m) : m;
     #pragma unroll 1
     for (int s = 1; s < 32; s <<= 1) { const float v = __shfl_up_sync(FULL, up_to, s); if (lane >= s) up_to = canon_max(v, up_to); }
     float before = __shfl_up_sync(FULL, up_to, 1);
     if (lane == 0) before = top;
-    const float old = attend_exp(before - up_to), fresh = attend_exp(ml.x - up_to), weighted = ml.y * fresh;
+    const float old = attend_exp(before - up_to), fresh = attend_exp(m - up_to), weighted = __uint_as_float(ml.y) * fresh;
     top = __shfl_sync(FULL, up_to, n - 1);
     #pragma unroll 1
     for (int b = 0; b < n; b += 4) {
-      float *from = parts + (b0 + b) * stride + lane * 4;
+      float *from = parts + (b0 + b) * stride + c;
       attend_parts now = next;
       uint32_t looks = 0;
       while (!now.arrived()) {
-        now.look_at(from, stride, mine ? n - b : 0);
+        now.look_at(from, stride, n - b);
         if (++looks == MOST_LOOKS) __trap();
       }
       __syncwarp();
-      next.look_at(from + 4 * stride, stride, mine ? z.blocks - b0 - b - 4 : 0);
+      next.look_at(from + 4 * stride, stride, z.blocks - b0 - b - 4);
       #pragma unroll
       for (int j = 0; j < 4; j++) {
         if (b + j >= n) break;
-        const float p = __shfl_sync(FULL, old, b + j), q = __shfl_sync(FULL, fresh, b + j);
+        const float p = __shfl_sync(FULL, old, b + j);
         l = canon_fmaf(l, p, __shfl_sync(FULL, weighted, b + j));
-        fold(now.v[j], p, q);
-        if (mine) *(float4 *)(from + j * stride) = make_float4(unset(), unset(), unset(), unset());
+        o = canon_fold_channel(o, now.v[j], p, __shfl_sync(FULL, fresh, b + j));
+        from[j * stride] = unset();
       }
     }
-    if (lane < n) at[0] = at[1] = unset();
   }
   if (a.sinks) {
     const float sink = a.sinks[head], all = canon_max(top, sink), old = attend_exp(top - all), fresh = attend_exp(sink - all);   // canon_fold of (sink, 1)
     l = canon_fmaf(l, old, fresh);
-    fold(make_float4(0, 0, 0, 0), old, fresh);
+    o = canon_fold_channel(o, 0, old, fresh);
   }
-  if (mine) *(float4 *)(out + lane * 4) = make_float4(o.x / l, o.y / l, o.z / l, o.w / l);
-  __syncwarp();
+  out[c] = o / l;
+  warps_sync(meeting, DIM);
+  #pragma unroll 1
+  for (int b = c; b < z.blocks; b += DIM) parts[b * stride + DIM] = parts[b * stride + DIM + 1] = unset();   // which all have read
+  if (c >= 32) return;
   const int i = lane * 8;
   float4 v[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
   if (i < DIM) { v[0] = *(const float4 *)(out + i); v[1] = *(const float4 *)(out + i + 4); }
-  const attend_codes c = attend_quantise<F::group>(v[0], v[1], lane);
+  const attend_codes codes = attend_quantise<F::group>(v[0], v[1], lane);
   if (i < DIM) {
     const int at = head * DIM + i;
-    hand_over_word(half.codes + at / 4, attend_word(c.codes.x));
-    hand_over_word(half.codes + at / 4 + 1, attend_word(c.codes.y));
+    hand_over_word(half.codes + at / 4, attend_word(codes.codes.x));
+    hand_over_word(half.codes + at / 4 + 1, attend_word(codes.codes.y));
     if (i % F::group == 0) {
-      const covey_pair pair = pair_of<CANON_INT4>(c.scale, c.sum);
+      const covey_pair pair = pair_of<CANON_INT4>(codes.scale, codes.sum);
       hand_over(half.pairs + at / F::group * 2, pair.scale);
       hand_over_word((uint32_t *)half.pairs + at / F::group * 2 + 1, (uint32_t)pair.start);
     }
   }
-  __syncwarp();
 }

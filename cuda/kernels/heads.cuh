@@ -15,6 +15,7 @@ __device__ __forceinline__ void head_norm(float *x, const float *w, int n, float
 }
 // Rotation of n pairs from x on (rule 5).
 __device__ __forceinline__ void head_turn(float *x, int n, int pairing, const float *cosine, const float *sine, int lane) {
+  #pragma unroll 1
   for (int j = lane; j < n; j += 32) {
     if (pairing) canon_rotate(x + 2 * j, x + 2 * j + 1, cosine[j], sine[j]);
     else canon_rotate(x + j, x + j + n, cosine[j], sine[j]);

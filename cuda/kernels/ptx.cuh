@@ -16,9 +16,13 @@
 #define COVEY_OVERLAP(...) asm volatile(__VA_ARGS__)
 #endif
 
-// An address in shared memory, counted in bytes: half as many instructions as a pointer takes.
+// An address in shared memory, counted in bytes: half as many instructions as a pointer takes. A pointer made from one is known to be of
+// shared memory, also in a function that is not inlined. A kept place stays in a register; otherwise the address of dynamic shared
+// memory is made anew for every access.
 typedef uint32_t shared_place;
 __device__ __forceinline__ shared_place shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ uint8_t *shared_pointer(shared_place p) { return (uint8_t *)__cvta_shared_to_generic(p); }
+__device__ __forceinline__ shared_place kept(shared_place p) { asm volatile("" : "+r"(p)); return p; }
 
 // ---- barriers in shared memory -----------------------------------------------------------------------------------------
 
