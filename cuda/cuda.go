@@ -72,6 +72,7 @@ type Ledger struct {
 type Options struct {
 	Beside   []int         // further devices, which take a share of the routed experts
 	Bounce   bool          // let them exchange rows through host memory even where they reach the first one's: the reference for that
+	Twice    bool          // let a device stand beside itself, with a stream and memory of its own: the way of several on a machine with one
 	Plain    bool          // use the plain kernels only: the reference for the fast ones
 	Launches bool          // launch kernels one by one in every step, never as a graph: the reference for graphs
 	Watchdog time.Duration // longest time that a step or copy may take before the device counts as lost; 0 = 60 s

@@ -207,7 +207,7 @@ func Open(ordinal int, o Options) (*Backend, error) {
 		if n < 0 || n >= len(infos) {
 			return nil, fmt.Errorf("cuda: device %d of %d: %w", n, len(infos), ErrNoDevice)
 		}
-		if i > 0 && (n == ordinal || slices.Contains(o.Beside[:i-1], n)) {
+		if i > 0 && !o.Twice && (n == ordinal || slices.Contains(o.Beside[:i-1], n)) {
 			return nil, fmt.Errorf("cuda: device %d is named twice", n)
 		}
 		if d := (&device{info: infos[n]}); i == 0 {

@@ -44,11 +44,11 @@ func (b *Backend) link() error {
 		if err := call("cuEventCreate", func() (err error) { d.event, err = cu.MakeEvent(cu.DisableTiming); return }); err != nil {
 			return err
 		}
-		b.direct = b.direct && (d == b.device || slices.Contains(d.info.Peers, b.info.Ordinal))
+		b.direct = b.direct && (d.info.Ordinal == b.info.Ordinal || slices.Contains(d.info.Peers, b.info.Ordinal))
 	}
 	for _, d := range b.far {
-		if !b.direct {
-			break
+		if !b.direct || d.info.Ordinal == b.info.Ordinal {
+			continue
 		}
 		if err := b.use(d); err != nil {
 			return err
