@@ -12,8 +12,17 @@
 // Geometry is that of the comments in the kernels' sources; where one or the other is faster was measured on an H200.
 enum { FEW_ROWS = 8, FEW_DENSE = 64, FEW_AN_EXPERT = 48, FLOAT_ROWS = 8, WIDE_OUTPUTS = 8192, HEAD_WARPS = 4, HEAD_DIM = 256, MOST_EXPERTS = 512, MOST_CHOSEN = 16, ROW_WARPS = 8, ROW_SLOT = 8 * (2048 + 64) };
 
-static covey_launch *early(covey_launch *at, const covey_place *d) { at[-1].overlap = d->overlap; return at; }
-static int same(const canon_buffer *a, const canon_buffer *b) { return a->data == b->data && a->width == b->width; }
+int covey_is_read(const canon_op *o, int32_t n, const canon_buffer *x) {
+  for (const canon_op *end = o + n; o < end; o++) {
+    const canon_buffer *all[3] = {&o->src, &o->src2, &o->dst};
+    for (int32_t i = 0; i < 3; i++) {
+      if (!all[i]->data || all[i]->data + all[i]->width <= x->data || x->data + x->width <= all[i]->data) continue;
+      if (i == 2 && same(all[i], x) && (o->kind == CANON_OP_NORM || o->kind == CANON_OP_MATMUL || o->kind == CANON_OP_ATTENTION || o->kind == CANON_OP_FFN || o->kind == CANON_OP_EMBED)) return 0;
+      return 1;
+    }
+  }
+  return 0;
+}
 
 // ---- integer products --------------------------------------------------------------------------------------------------
 
@@ -40,6 +49,25 @@ static int64_t many_memory(const canon_matrix *m, int32_t mw) {
   return ring > inner ? ring : inner;
 }
 
+// One row by the parts of f, through rings in shared memory (product_row.cu); 0 if there is no such kernel. A block keeps to half of
+// a multiprocessor's shared memory, so that it stands beside one of the launch before or behind, if that leaves it a ring.
+static covey_launch *product_row(const covey_rows *f, int32_t v, int32_t tiles, int32_t label, const covey_place *d, covey_launch *at) {
+  const canon_matrix *m = &f->part[0].m;
+  int32_t scales = m->scale_form, groups = m->groups, segments = covey_ceil(groups * m->group, CANON_SEGMENT), grid = at_most(tiles, d->multiprocessors);
+  if (!(d->fast & COVEY_FAST_ATTEND_ROW) || v > 2 || scales == CANON_F32 || f->src.width % 8) return 0;
+  for (int32_t i = 1; i < f->parts; i++) if (f->part[i].m.scale_form != scales) return 0;
+  int32_t units = covey_ceil(tiles, grid) * segments, slot = CANON_SEGMENT / m->group * covey_block(m->form, m->group, scales);
+  int32_t room = covey_row_shared_of(groups * m->group, groups, units, f->made == COVEY_NORMED ? f->src.width : 0).room, half = (d->shared + 1024) / 2 - 1024;
+  int32_t most = room + 2 * COVEY_ROW_WARPS * slot <= half ? half : d->shared, slots = at_most(at_most((most - room) / slot, units), COVEY_ROW_SLOTS);
+  if (slots < at_most(units, COVEY_ROW_WARPS)) return 0;
+  at = launch(at, COVEY_K_product_row_int4_g32_f16 + 2 * v + (scales == CANON_BF16), label, grid, 1, 1, COVEY_ROW_WARPS * 32 + 32, room + slots * slot);
+  at[-1].argument.rows = *f;
+  for (int32_t i = 0, first = 0; i < f->parts; first += covey_ceil(f->part[i++].m.rows, COVEY_TILE)) at[-1].argument.rows.first[i] = first;
+  at[-1].more[0] = tiles;
+  at[-1].more[1] = slots;
+  return early(at, d);
+}
+
 // Up to COVEY_PARTS products of one input from o on, by one launch; made says what the input is. Writes how many there are to
 // *used; 0 if there is no such launch. A sum that follows a single product joins it.
 static covey_launch *row_products(const canon_op *o, int32_t n, covey_rows *f, const covey_bucket *b, const covey_place *d, int32_t *used, covey_launch *at) {
@@ -59,6 +87,8 @@ static covey_launch *row_products(const canon_op *o, int32_t n, covey_rows *f, c
     f->part[0].sum = o[1].dst;
     *used = 2;
   }
+  covey_launch *one = rows == 1 ? product_row(f, v, tiles, o[0].label, d, at) : 0;
+  if (one) return one;
   // Two tiles a block, unless that leaves multiprocessors idle; a norm inside takes longer than that.
   int32_t most = at_most(rows, FEW_ROWS), each = f->made == COVEY_CODES && tiles < 2 * d->multiprocessors ? 1 : 2, blocks = 0;
   for (int32_t i = 0; i < k; i++) {
@@ -228,19 +258,6 @@ static int32_t match_heads(const canon_op *o, int32_t n, covey_heads *f) {
 
 // ---- one row through the attention half of a layer ----------------------------------------------------------------------
 
-// Whether an operation from o on reads what buffer x holds.
-static int is_read(const canon_op *o, int32_t n, const canon_buffer *x) {
-  for (const canon_op *end = o + n; o < end; o++) {
-    const canon_buffer *all[3] = {&o->src, &o->src2, &o->dst};
-    for (int32_t i = 0; i < 3; i++) {
-      if (!all[i]->data || all[i]->data + all[i]->width <= x->data || x->data + x->width <= all[i]->data) continue;
-      if (i == 2 && same(all[i], x) && (o->kind == CANON_OP_NORM || o->kind == CANON_OP_MATMUL || o->kind == CANON_OP_ATTENTION || o->kind == CANON_OP_FFN || o->kind == CANON_OP_EMBED)) return 0;
-      return 1;
-    }
-  }
-  return 0;
-}
-
 // Query heads that a unit of attention takes: several save reads of the cache where there are units enough.
 static int32_t heads_together(int32_t group, int32_t units, const covey_place *d) {
   int32_t together = 4;
@@ -272,7 +289,7 @@ static int32_t match_attend_row(const canon_op *o, int32_t n, const covey_bucket
   if (!same(&o[1].src, &o[0].dst) || !same(&quantise->src, &attention->dst) || !same(&product->src, &attention->dst) || !same(&sum->src, &product->dst)) return 0;
   if (variant(&product->m) != v || product->m.bias || product->m.scale_form != scales || sum->dst.data != o[0].src.data || sum->dst.width != a->hidden) return 0;
   const canon_buffer *inside[] = {&o[0].dst, parts[0], parts[1], parts[2], &attention->dst, &product->dst};
-  for (int32_t i = 0; i < 6; i++) if (is_read(sum + 1, (int32_t)(o + n - sum - 1), inside[i])) return 0;
+  for (int32_t i = 0; i < 6; i++) if (covey_is_read(sum + 1, (int32_t)(o + n - sum - 1), inside[i])) return 0;
   a->output = product->m.codes;
   a->output_bias = product->vec;
   a->scale = attention->f[0];
@@ -317,7 +334,7 @@ covey_launch *covey_fast_router(const canon_op *op, const covey_bucket *b, const
 // ---- one row through a Mixture-of-Experts layer ------------------------------------------------------------------------
 
 int64_t covey_exchange(const canon_op *op, int32_t pages) {
-  if (op->kind == CANON_OP_ATTENTION) return op->kv.single ? 0 : covey_attend_exchange(op->i[1], op->kv.heads, op->kv.dim, covey_ceil(pages, 4));
+  if (op->kind == CANON_OP_ATTENTION) return op->kv.single ? op->i[6] ? 0 : COVEY_LATENT_BLOCKS * COVEY_LATENT_INBOX : covey_attend_exchange(op->i[1], op->kv.heads, op->kv.dim, covey_ceil(pages, 4));
   covey_moe m = {.hidden = op->dst.width, .inner = op->routed.gate.rows, .shared_inner = op->shared_block ? op->shared.gate.rows : 0, .experts = op->i[0], .k = op->i[1]};
   int32_t group = op->routed.gate.group;
   return group ? 2 * (int64_t)covey_moe_half_of(&m, group).words : 0;
@@ -382,6 +399,7 @@ static covey_launch *fuse(const canon_op *o, int32_t n, const covey_bucket *b, c
   int32_t k;
   *used = 0;
   if (!(d->fast & COVEY_FAST_PRODUCTS)) return 0;
+  if ((to = covey_latent_row(o, n, b, d, used, at))) return to;
   if (!o->dst.logits && b->rows < 65536 && (o->kind == CANON_OP_NORM || o->kind == CANON_OP_ROPE) && (k = match_heads(o, n, &heads))) {
     *used = k;
     at = launch(at, COVEY_K_heads_ready, o->label, covey_ceil(heads.heads + 2 * heads.kv.heads, HEAD_WARPS), b->rows, 1, HEAD_WARPS * 32, 0);
@@ -412,7 +430,11 @@ static covey_launch *fuse(const canon_op *o, int32_t n, const covey_bucket *b, c
     const canon_op *next = norm + 1, *end = o + n;
     if (next + 1 < end && next->kind == CANON_OP_QUANTISE && same(&next->src, &norm->dst)) {
       f.group = next->i[0];
-      if (norm->dst.data != o->src.data && (to = row_products(next + 1, (int32_t)(end - next - 1), &f, b, d, &k, at))) {
+      // A row normed in place stays as it is if the products are all that reads it.
+      const canon_op *behind = next + 1;
+      while (behind < end && behind->kind == CANON_OP_MATMUL && same(&behind->src, &norm->dst)) behind++;
+      if ((d->fast & COVEY_FAST_ATTEND_ROW) && rows == 1 && !covey_is_read(behind, (int32_t)(end - behind), &norm->dst)) f.normed.data = 0;
+      if (f.normed.data != o->src.data && (to = row_products(next + 1, (int32_t)(end - next - 1), &f, b, d, &k, at))) {
         *used = gather + 2 + k;
         return to;
       }

@@ -20,9 +20,19 @@ static inline covey_launch *put(covey_launch *at, int32_t kernel, const canon_op
   return at;
 }
 
+// The launch before at may start early, where the device can.
+static inline covey_launch *early(covey_launch *at, const covey_place *d) { at[-1].overlap = d->overlap; return at; }
+static inline int same(const canon_buffer *a, const canon_buffer *b) { return a->data == b->data && a->width == b->width; }
+
 // plan.c: the launches of one operation by itself, out having room for MOST_LAUNCHES; -1 if there is no kernel for it.
 enum { MOST_LAUNCHES = 16 };
 int32_t covey_plan_one(const canon_op *op, const covey_bucket *b, const covey_place *d, covey_launch *out);
+
+// fuse.c: whether an operation from o on reads what buffer x holds.
+int covey_is_read(const canon_op *o, int32_t n, const canon_buffer *x);
+// latent.c: launches of latent attention of one row for operations from o on; 0 if there are none for them. Writes how many operations
+// that is to *used.
+covey_launch *covey_latent_row(const canon_op *o, int32_t n, const covey_bucket *b, const covey_place *d, int32_t *used, covey_launch *at);
 
 // fuse.c. Each appends launches of fast kernels, or returns 0 where there are none for the operation.
 covey_launch *covey_fast_product(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t check, covey_launch *at);

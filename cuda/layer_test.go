@@ -57,11 +57,13 @@ func (c shape) small() shape {
 	return c
 }
 
-// Attention of one row in one launch: query heads of a key/value head in units of four, two and one, and what else the kernel does.
+// Attention of one row in one launch, or few where it is latent: query heads of a key/value head in units of four, two and one, and what else the kernel does.
 var rowShapes = []shape{
 	{name: "units of four", kvHeads: 2, group: 32, scale: canon.BF16, kv: canon.F16, dim: 64, rot: 48, hidden: 96, headNorm: true},
 	{name: "units of two, window and sinks", kvHeads: 4, group: 64, scale: canon.F16, kv: canon.F16, dim: 64, rot: 64, hidden: 136, window: 300, sinks: true, headNorm: true, late: true, plusOne: true},
 	{name: "units of one, wide heads", kvHeads: 8, group: 128, scale: canon.BF16, kv: canon.F16, dim: 128, rot: 32, hidden: 72},
+	{name: "latent", group: 32, scale: canon.F16, kv: canon.F16, query: 72, rank: 64, dim: 96, rot: 16, hidden: 136},
+	{name: "latent, values without codes", group: 128, scale: canon.BF16, kv: canon.F32, query: 128, rank: 128, dim: 32, rot: 64, hidden: 72},
 }
 
 func (c shape) row() shape {
@@ -272,6 +274,27 @@ func TestOneRowTakesFewLaunches(t *testing.T) {
 	})
 	names := must(device.kernels(1))
 	layer := []string{"attend_row_d64_int4_g32_bf16", "moe_row_int4_g32_bf16"}
+	want := slices.Concat([]string{"angles_table", "embed"}, layer, layer, []string{"norm_codes", "floats_lane1_bf16"})
+	if !slices.Equal(names, want) {
+		t.Errorf("launches %v\nwant %v", names, want)
+	}
+}
+
+// The same with latent attention.
+func TestOneRowOfLatentAttentionTakesFewLaunches(t *testing.T) {
+	g := newRig(t, canon.Limits{Pages: 5})
+	shapes[4].small().build(g)
+	if err := g.p.Build(); err != nil {
+		t.Fatal(err)
+	}
+	device := must(open(t, Options{}).Load(g.p)).(*runner)
+	t.Cleanup(func() {
+		if err := device.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	names := must(device.kernels(1))
+	layer := []string{"product_row_int4_g32_f16", "product_row_int4_g32_f16", "latent_heads_bf16", "attend_latent_row_f16", "latent_values_bf16", "product_row_int4_g32_f16", "moe_row_int4_g32_f16"}
 	want := slices.Concat([]string{"angles_table", "embed"}, layer, layer, []string{"norm_codes", "floats_lane1_bf16"})
 	if !slices.Equal(names, want) {
 		t.Errorf("launches %v\nwant %v", names, want)

@@ -148,7 +148,7 @@ func (l *loader) op(op *C.canon_op) error {
 		if err := l.exchange(op); err != nil {
 			return err
 		}
-	case op.kind == C.CANON_OP_ATTENTION && op.kv.single == 0:
+	case op.kind == C.CANON_OP_ATTENTION && op.i[6] == 0:
 		if err := l.exchange(op); err != nil {
 			return err
 		}

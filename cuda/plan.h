@@ -1,6 +1,7 @@
 // Launches of a step: which kernels its operations become, with what geometry. Shared by the host code and benches.
 #pragma once
 #include "kernels/attend_row.h"
+#include "kernels/latent.h"
 #include "kernels/moe.h"
 
 // Every kernel that the host launches, without the prefix covey_: the plain ones, one for each operation and any form, and the
@@ -25,7 +26,9 @@
   COVEY_SCALES(X, moe_row_int4_g32) COVEY_SCALES(X, moe_row_int4_g64) COVEY_SCALES(X, moe_row_int4_g128)     \
   COVEY_SCALES(X, attend_row_d64_int4_g32) COVEY_SCALES(X, attend_row_d64_int4_g64)                                            \
   COVEY_SCALES(X, attend_row_d128_int4_g32) COVEY_SCALES(X, attend_row_d128_int4_g64) COVEY_SCALES(X, attend_row_d128_int4_g128)            \
-  COVEY_FLOATS(X, floats_row) COVEY_GROUPS(X, up_few) COVEY_GROUPS(X, down_few)
+  COVEY_FLOATS(X, floats_row) COVEY_SCALES(X, product_row_int4_g32) COVEY_SCALES(X, product_row_int4_g64) COVEY_SCALES(X, product_row_int4_g128)   \
+  COVEY_FLOATS(X, latent_heads) COVEY_FLOATS(X, latent_values) COVEY_FLOATS(X, attend_latent_row)                                       \
+  COVEY_GROUPS(X, up_few) COVEY_GROUPS(X, down_few)
 #define X(name) COVEY_K_##name,
 enum { COVEY_PLAIN(X) COVEY_PLAIN_COUNT, COVEY_BEFORE_FAST = COVEY_PLAIN_COUNT - 1, COVEY_FAST(X) COVEY_KERNEL_COUNT };
 #undef X
@@ -52,7 +55,7 @@ typedef struct {
 } covey_place;
 
 // The first argument of a kernel.
-typedef union { canon_op op; covey_rows rows; covey_heads heads; covey_combination combination; covey_moe moe; covey_attend attend; } covey_argument;
+typedef union { canon_op op; covey_rows rows; covey_heads heads; covey_combination combination; covey_moe moe; covey_attend attend; covey_latent_heads latent_heads; covey_latent_values latent_values; } covey_argument;
 
 typedef struct {
   int32_t kernel, label;

@@ -21,9 +21,24 @@ typedef struct {
   int32_t plus_one, made, group;       // made: of the codes, as above; group of the quantisation, 0 = none
   int32_t logits, gather;              // rows are the step's logit rows; src's are taken by p->step.logit_row
   int32_t check;                       // label + 1 of a fault for values that are not finite; 0 = not looked at
-  int32_t parts, first[COVEY_PARTS];   // first block of each part
+  int32_t parts, first[COVEY_PARTS];   // first block of each part; first tile in product_row.cu
   covey_part part[COVEY_PARTS];
 } covey_rows;
+
+// Where things lie in the shared memory of product_row.cu: codes and pairs of a row of `padded` inputs, the row itself if it is normed
+// (normed: its values, or 0), the sums of `units` segments, barriers; slots of a segment of 16 outputs from room on.
+enum { COVEY_ROW_WARPS = 8, COVEY_ROW_SLOTS = 48 };
+typedef struct { int32_t q, pairs, x, part, bars, room; } covey_row_shared;
+CANON_FN covey_row_shared covey_row_shared_of(int32_t padded, int32_t groups, int32_t units, int32_t normed) {
+  covey_row_shared s;
+  s.q = 0;
+  s.pairs = covey_ceil(padded, 16) * 16;
+  s.x = covey_ceil(s.pairs + groups * 8, 16) * 16;
+  s.part = s.x + covey_ceil(normed * 4, 16) * 16;
+  s.bars = s.part + units * COVEY_TILE * 4;
+  s.room = covey_ceil(s.bars + 2 * COVEY_ROW_SLOTS * 8, 128) * 128;
+  return s;
+}
 
 // Norms of query and key heads, their rotation, and the cache.
 typedef struct {

@@ -3,33 +3,9 @@
 // channels for the values; vectors pass through shared memory in pieces, the next on its way while one is used. Parts wait in
 // p->partial for attend_fold. Bound by issuing multiply-adds, LATENT_HEADS for each number read from shared memory; the vectors
 // come from the second-level cache heads / LATENT_HEADS times. Twin: engine/canon/attention.c.
-#include "device.h"
-#include "ptx.cuh"
+#include "latent.cuh"
 
 enum { LATENT_HEADS = 4, LATENT_DEPTH = 64, LATENT_KEYS = 32, LATENT_THREADS = 256 };
-
-template <int FORM> struct latent_value;
-template <> struct latent_value<CANON_F32> {
-  enum { size = 4 };
-  static __device__ __forceinline__ void eight(const uint8_t *p, float *v) {
-    #pragma unroll
-    for (int i = 0; i < 8; i += 4) { float4 f = *(const float4 *)(p + i * 4); v[i] = f.x; v[i + 1] = f.y; v[i + 2] = f.z; v[i + 3] = f.w; }
-  }
-  static __device__ __forceinline__ float2 two(const uint8_t *p) { return *(const float2 *)p; }
-};
-template <class V> struct latent_halves {
-  enum { size = 2 };
-  static __device__ __forceinline__ void eight(const uint8_t *p, float *v) {
-    uint4 w = *(const uint4 *)p;
-    float2 a = V::pair(w.x), b = V::pair(w.y), c = V::pair(w.z), d = V::pair(w.w);
-    v[0] = a.x; v[1] = a.y; v[2] = b.x; v[3] = b.y; v[4] = c.x; v[5] = c.y; v[6] = d.x; v[7] = d.y;
-  }
-  static __device__ __forceinline__ float2 two(const uint8_t *p) { return V::pair(*(const uint32_t *)p); }
-};
-template <> struct latent_value<CANON_F16> : latent_halves<latent_value<CANON_F16>> { static __device__ __forceinline__ float2 pair(uint32_t w) { return halves(w); } };
-template <> struct latent_value<CANON_BF16> : latent_halves<latent_value<CANON_BF16>> {
-  static __device__ __forceinline__ float2 pair(uint32_t w) { return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000u)); }
-};
 
 // Bytes of a stage: LATENT_DEPTH channels of 256 keys, 16 bytes apart from one another's banks, or all channels of LATENT_KEYS.
 CANON_FN int64_t latent_stage(int32_t form, int32_t values) {
