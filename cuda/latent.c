@@ -30,7 +30,7 @@ static int32_t match_heads(const canon_op *o, int32_t n, const covey_place *d, c
 }
 
 // Attention and its values' product [, quantisation].
-static int32_t match_attention(const canon_op *o, int32_t n, const covey_bucket *b, const covey_place *d, covey_latent_values *f, int32_t *stages) {
+static int32_t match_attention(const canon_op *o, int32_t n, const covey_bucket *b, const covey_place *d, covey_latent_values *f) {
   if (n < 2 || o[0].kind != CANON_OP_ATTENTION || o[1].kind != CANON_OP_HEADS || !b->split) return 0;
   const canon_op *attention = &o[0], *values = &o[1];
   int32_t heads = attention->i[1], rank = attention->i[3], size = covey_form_bytes(attention->kv.form), dim = attention->kv.dim, quantised = n > 2 && o[2].kind == CANON_OP_QUANTISE && same(&o[2].src, &values->dst);
@@ -42,25 +42,22 @@ static int32_t match_attention(const canon_op *o, int32_t n, const covey_bucket 
   int32_t group = quantised ? o[2].i[0] : 0;
   f->group = group && f->outputs % group == 0 ? group : 0;
   f->each = f->group ? f->group : f->outputs % 64 == 0 ? 64 : f->outputs;
-  for (*stages = COVEY_LATENT_STAGES; *stages > 0 && covey_latent_shared_of(dim, rank, size, *stages).bytes > d->shared; --*stages) {}
-  return *stages && covey_latent_values_memory(f) <= d->shared ? 2 + (f->group != 0) : 0;
+  return covey_latent_shared_of(dim, rank, size).bytes <= d->shared && covey_latent_values_memory(f) <= d->shared ? 2 + (f->group != 0) : 0;
 }
 
 covey_launch *covey_latent_row(const canon_op *o, int32_t n, const covey_bucket *b, const covey_place *d, int32_t *used, covey_launch *at) {
   covey_latent_heads heads;
   covey_latent_values values;
-  int32_t stages;
   if (!(d->fast & COVEY_FAST_ATTEND_ROW) || b->rows != 1) return 0;
   if ((*used = match_heads(o, n, d, &heads))) {
     at = launch(at, COVEY_K_latent_heads_f32 + heads.keys.form, o->label, heads.heads * heads.parts + 1, 1, 1, 256, covey_latent_heads_memory(&heads));
     at[-1].argument.latent_heads = heads;
     return early(at, d);
   }
-  if ((*used = match_attention(o, n, b, d, &values, &stages))) {
+  if ((*used = match_attention(o, n, b, d, &values))) {
     int32_t dim = o->kv.dim, size = covey_form_bytes(o->kv.form), units = b->blocks * values.heads / COVEY_LATENT_HEADS;
     int32_t sets = at_most(units, at_most(d->multiprocessors, COVEY_LATENT_BLOCKS) / COVEY_LATENT_SET);
-    at = early(put(at, COVEY_K_attend_latent_row_f32 + o->kv.form, o, sets * COVEY_LATENT_SET, 1, 1, 4 * 32 + 32, covey_latent_shared_of(dim, values.rank, size, stages).bytes), d);
-    at[-1].more[0] = stages;
+    at = early(put(at, COVEY_K_attend_latent_row_f32 + o->kv.form, o, sets * COVEY_LATENT_SET, 1, 1, 128, covey_latent_shared_of(dim, values.rank, size).bytes), d);
     at = launch(at, COVEY_K_latent_values_f32 + values.values.form, o[1].label, values.outputs / values.each, values.heads, 1, 256, covey_latent_values_memory(&values));
     at[-1].argument.latent_values = values;
     return early(at, d);

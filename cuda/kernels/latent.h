@@ -30,22 +30,22 @@ CANON_FN int32_t covey_latent_pitch(int32_t bytes) {
 }
 CANON_FN int32_t covey_latent_heads_memory(const covey_latent_heads *f) {
   int32_t x = f->rank + f->rot > f->plain ? f->rank + f->rot : f->plain;
-  return 128 + covey_ceil(x * 4, 128) * 128 + f->rank / f->parts * covey_latent_pitch(f->plain * covey_form_bytes(f->keys.form));
+  return covey_ceil(x * 4, 128) * 128 + f->rank / f->parts * covey_latent_pitch(f->plain * covey_form_bytes(f->keys.form));
 }
 CANON_FN int32_t covey_latent_values_memory(const covey_latent_values *f) {
-  return 128 + covey_ceil((f->rank + f->each) * 4, 128) * 128 + f->each * covey_latent_pitch(f->rank * covey_form_bytes(f->values.form));
+  return covey_ceil((f->rank + f->each) * 4, 128) * 128 + f->each * covey_latent_pitch(f->rank * covey_form_bytes(f->values.form));
 }
 
 // Attention: COVEY_LATENT_SET blocks take a unit of COVEY_LATENT_HEADS heads and a block of 256 positions.
-enum { COVEY_LATENT_SET = 4, COVEY_LATENT_HEADS = 8, COVEY_LATENT_BLOCKS = 160, COVEY_LATENT_INBOX = 2 * COVEY_LATENT_HEADS * CANON_BLOCK, COVEY_LATENT_STAGES = 4 };
+enum { COVEY_LATENT_SET = 4, COVEY_LATENT_HEADS = 8, COVEY_LATENT_BLOCKS = 160, COVEY_LATENT_INBOX = 2 * COVEY_LATENT_HEADS * CANON_BLOCK };
 typedef struct { int32_t q, w, top, keys, values, bytes; } covey_latent_shared;
-CANON_FN covey_latent_shared covey_latent_shared_of(int32_t dim, int32_t values, int32_t size, int32_t stages) {
+CANON_FN covey_latent_shared covey_latent_shared_of(int32_t dim, int32_t values, int32_t size) {
   covey_latent_shared s;
-  s.q = 256;
+  s.q = 0;
   s.w = s.q + COVEY_LATENT_HEADS * dim * 4;
   s.top = s.w + COVEY_LATENT_HEADS * CANON_BLOCK * 4;
   s.keys = covey_ceil(s.top + 64, 128) * 128;
   s.values = s.keys + 64 * (dim * size + 16);
-  s.bytes = s.values + stages * 64 * (values / COVEY_LATENT_SET) * size;
+  s.bytes = s.values + CANON_BLOCK * (values / COVEY_LATENT_SET) * size;
   return s;
 }

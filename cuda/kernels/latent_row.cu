@@ -35,22 +35,20 @@ template <int FORM> __device__ __forceinline__ float latent_dot(const uint8_t *w
   return acc[0];
 }
 
-// Asks for n rows of `bytes` bytes into shared memory; whoever has waited for bar has them. All threads.
-__device__ __forceinline__ void latent_rows(const uint8_t *from, uint8_t *to, int n, int bytes, uint64_t *bar) {
-  if (threadIdx.x == 0) {
-    barrier_init(bar, 1);
-    barrier_init_done();
-    barrier_expect(shared_address(bar), n * bytes);
-  }
-  __syncthreads();
-  const uint64_t policy = read_once();
-  const int pitch = covey_latent_pitch(bytes);
-  for (int i = threadIdx.x; i < n; i += LATENT_THREADS) bulk_load(shared_address(to + i * pitch), from + (int64_t)i * bytes, bytes, shared_address(bar), policy);
+// Asks for n rows of `bytes` bytes into shared memory, eight threads a row; whoever has met the others behind copies_wait<0> has them.
+// (Bulk copies of so little cost 35 ns each.)
+__device__ __forceinline__ void latent_rows(const uint8_t *from, uint8_t *to, int n, int bytes) {
+  const int pitch = covey_latent_pitch(bytes), piece = (threadIdx.x & 7) * 16;
+  #pragma unroll 2
+  for (int row = threadIdx.x >> 3; row < n; row += LATENT_THREADS / 8)
+    #pragma unroll 1
+    for (int at = piece; at < bytes; at += 128) copy16(to + row * pitch + at, from + (int64_t)row * bytes + at);
+  copies_commit();
 }
 
 // The row's own latent, normed and turned, into the cache. x: [rank + rot] in shared memory.
 __device__ __forceinline__ void latent_store(const covey_latent_heads &f, const covey_program *p, float *x) {
-  const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, dim = f.rank + f.rot;
+  const int thread = threadIdx.x, lane = thread & 31, warp = __shfl_sync(FULL, thread >> 5, 0), dim = f.rank + f.rot;
   const covey_angles &a = p->angles[f.angles];
   wait_for_previous();
   for (int i = thread; i < dim; i += LATENT_THREADS) x[i] = __ldcg(f.latent.data + i);
@@ -60,6 +58,7 @@ __device__ __forceinline__ void latent_store(const covey_latent_heads &f, const 
   __syncthreads();
   const int pos = p->step.positions[0], page = p->step.pages[(int64_t)p->step.sequence[0] * p->step.pages_stride + pos / 64];
   uint8_t *at = kv_layer(f.kv, page, f.layer);
+  #pragma unroll 1
   for (int i = thread; i < dim; i += LATENT_THREADS)
     if (store_value(f.kv.form, at, key_at(f.kv, 0, pos % 64, i), x[i]) >= 0x7c00) fault(p, 0, 0, CANON_FAULT_KV, f.label);
 }
@@ -67,21 +66,22 @@ __device__ __forceinline__ void latent_store(const covey_latent_heads &f, const 
 // grid (heads * parts + 1): a part of a head's outputs each, the last block has the latent.
 template <int FORM> __device__ __forceinline__ void latent_heads(const covey_latent_heads &f, const covey_program *p) {
   COVEY_MEMORY(memory);
-  const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, head = blockIdx.x / f.parts, part = blockIdx.x - head * f.parts;
-  uint64_t *bar = (uint64_t *)memory;
-  float *x = (float *)(memory + 128);
+  const int thread = threadIdx.x, lane = thread & 31, warp = __shfl_sync(FULL, thread >> 5, 0), head = blockIdx.x / f.parts, part = blockIdx.x - head * f.parts;
+  float *x = (float *)memory;
   let_next_start();
   if (head == f.heads) { latent_store(f, p, x); return; }
   const int widest = max(f.rank + f.rot, f.plain), per = f.rank / f.parts, bytes = f.plain * latent_value<FORM>::size, pitch = covey_latent_pitch(bytes);
-  uint8_t *rows = memory + 128 + covey_ceil(widest * 4, 128) * 128;
-  latent_rows(f.keys.codes + ((int64_t)head * f.rank + part * per) * bytes, rows, per, bytes, bar);
+  uint8_t *rows = memory + covey_ceil(widest * 4, 128) * 128;
+  latent_rows(f.keys.codes + ((int64_t)head * f.rank + part * per) * bytes, rows, per, bytes);
   wait_for_previous();
   const float *q = f.q.data + head * (f.plain + f.rot);
   float *y = f.absorbed.data + head * (f.rank + f.rot);
+  #pragma unroll 1
   for (int i = thread; i < f.plain; i += LATENT_THREADS) x[i] = __ldcg(q + i);
   if (part == 0) {
     const covey_angles &a = p->angles[f.angles];
     const int n = f.rot / 2;
+    #pragma unroll 1
     for (int j = thread; j < n; j += LATENT_THREADS) {
       const int first = f.pairing ? 2 * j : j, second = f.pairing ? 2 * j + 1 : j + n;
       float u = __ldcg(q + f.plain + first), v = __ldcg(q + f.plain + second);
@@ -90,8 +90,8 @@ template <int FORM> __device__ __forceinline__ void latent_heads(const covey_lat
       y[f.rank + second] = v;
     }
   }
+  copies_wait<0>();
   __syncthreads();
-  barrier_wait(bar, 0);
   #pragma unroll 1
   for (int base = warp * 8; base < per; base += LATENT_WARPS * 8) {
     const int o = base + (lane >> 2);
@@ -103,12 +103,11 @@ template <int FORM> __device__ __forceinline__ void latent_heads(const covey_lat
 // grid (outputs / each, heads).
 template <int FORM> __device__ __forceinline__ void latent_values(const covey_latent_values &f, const covey_program *p) {
   COVEY_MEMORY(memory);
-  const int thread = threadIdx.x, lane = thread & 31, warp = thread >> 5, head = blockIdx.y, part = blockIdx.x, n = f.rank, bytes = n * latent_value<FORM>::size, pitch = covey_latent_pitch(bytes);
-  uint64_t *bar = (uint64_t *)memory;
-  float *x = (float *)(memory + 128), *y = x + n;
-  uint8_t *rows = memory + 128 + covey_ceil((n + f.each) * 4, 128) * 128;
+  const int thread = threadIdx.x, lane = thread & 31, warp = __shfl_sync(FULL, thread >> 5, 0), head = blockIdx.y, part = blockIdx.x, n = f.rank, bytes = n * latent_value<FORM>::size, pitch = covey_latent_pitch(bytes);
+  float *x = (float *)memory, *y = x + n;
+  uint8_t *rows = memory + covey_ceil((n + f.each) * 4, 128) * 128;
   let_next_start();
-  latent_rows(f.values.codes + ((int64_t)head * f.outputs + part * f.each) * bytes, rows, f.each, bytes, bar);
+  latent_rows(f.values.codes + ((int64_t)head * f.outputs + part * f.each) * bytes, rows, f.each, bytes);
   const int blocks = __ldcg(p->step.positions) / CANON_BLOCK + 1;
   wait_for_previous();
   const int stride = f.heads * (n + 2), two = thread * 2 < n;
@@ -135,8 +134,8 @@ template <int FORM> __device__ __forceinline__ void latent_values(const covey_la
     }
   }
   if (two) *(float2 *)(x + thread * 2) = make_float2(o.x / t.l, o.y / t.l);
+  copies_wait<0>();
   __syncthreads();
-  barrier_wait(bar, 0);
   #pragma unroll 1
   for (int base = warp * 8; base < f.each; base += LATENT_WARPS * 8) {
     const int i = base + (lane >> 2);
@@ -161,118 +160,100 @@ template <int FORM> __device__ __forceinline__ void latent_values(const covey_la
 // then inboxes alternate, and a block that begins a round has the scores of the round before from all, who have read those of the
 // one before that.
 
-enum { ATTEND_WARPS = 4, ATTEND_THREADS = ATTEND_WARPS * 32, SET = COVEY_LATENT_SET, HEADS = COVEY_LATENT_HEADS, PAGE = 64, CHUNKS = 4 };
+enum { ATTEND_THREADS = 128, ATTEND_WARPS = ATTEND_THREADS / 32, SET = COVEY_LATENT_SET, HEADS = COVEY_LATENT_HEADS, PAGE = 64 };
 
-struct latent_bars {
-  uint64_t *keys, *values, *used, *queries, *scored;   // chunks of channels of the keys, stages of values; stages read, the queries, keys read
-  __device__ __forceinline__ latent_bars(uint8_t *at) {
-    keys = (uint64_t *)at; values = keys + CHUNKS; used = values + COVEY_LATENT_STAGES; queries = used + COVEY_LATENT_STAGES; scored = queries + 1;
+// What a block reads of a unit. Keys come in two halves of their channels, values in two halves of the block's positions, each half a
+// group of copies; what the launch before makes, the queries and the row's own vector, is read when that has ended.
+template <int FORM> struct latent_unit {
+  enum { size = latent_value<FORM>::size };
+  const uint8_t *pages[4];
+  int k, to, fresh, vector, slice;             // keys of the block of positions; the row's own one, or -1
+
+  __device__ __forceinline__ latent_unit(const canon_op &op, const covey_program *p, int b, int pos) {
+    k = blockIdx.x % SET;
+    to = at_most(pos + 1 - b * CANON_BLOCK, CANON_BLOCK);
+    fresh = pos / CANON_BLOCK == b ? to - 1 : -1;
+    vector = op.kv.dim * size;
+    slice = op.i[3] / SET * size;
+    const int32_t *at = p->step.pages + (int64_t)__ldcg(p->step.sequence) * p->step.pages_stride + b * (CANON_BLOCK / PAGE);
+    #pragma unroll
+    for (int i = 0; i < 4; i++) pages[i] = i * PAGE < to ? kv_layer(op.kv, __ldcg(at + i), op.i[0]) : 0;
+  }
+  __device__ __forceinline__ const uint8_t *page(int i) const { return i == 0 ? pages[0] : i == 1 ? pages[1] : i == 2 ? pages[2] : pages[3]; }
+  // Channels of the block's page of keys, eight threads a key.
+  __device__ __forceinline__ void keys(uint8_t *to_keys, int half) const {
+    const int first = half ? covey_ceil(vector, 32) * 16 : 0, end = half ? vector : covey_ceil(vector, 32) * 16;
+    const uint8_t *from = page(k);
+    #pragma unroll 1
+    for (int row = threadIdx.x >> 3; row < PAGE && k * PAGE + row < to; row += ATTEND_THREADS / 8)
+      if (k * PAGE + row != fresh)
+        #pragma unroll 1
+        for (int at = first + (threadIdx.x & 7) * 16; at < end; at += 128) copy16(to_keys + row * (vector + 16) + at, from + row * vector + at);
+    copies_commit();
+  }
+  // Two pages of values, sixteen threads a vector.
+  __device__ __forceinline__ void values(uint8_t *to_values, int half) const {
+    #pragma unroll 1
+    for (int i = 2 * half; i < 2 * half + 2; i++) {
+      const uint8_t *from = page(i) + k * slice;
+      #pragma unroll 1
+      for (int row = threadIdx.x >> 4; row < at_most(to - i * PAGE, PAGE); row += ATTEND_THREADS / 16)
+        if (i * PAGE + row != fresh)
+          #pragma unroll 1
+          for (int at = (threadIdx.x & 15) * 16; at < slice; at += 256) copy16(to_values + (i * PAGE + row) * slice + at, from + row * vector + at);
+    }
+    copies_commit();
+  }
+  __device__ __forceinline__ void rest(const float *from, float *queries, uint8_t *to_keys, uint8_t *to_values) const {
+    const int many = HEADS * (vector / size) / 4;
+    #pragma unroll 9
+    for (int i = threadIdx.x; i < many; i += ATTEND_THREADS) ((float4 *)queries)[i] = __ldcg((const float4 *)from + i);
+    if (fresh < 0) return;
+    const uint8_t *own = page(fresh / PAGE) + fresh % PAGE * vector;
+    const int row = fresh - k * PAGE;
+    if (row >= 0 && row < PAGE)
+      #pragma unroll 1
+      for (int at = threadIdx.x * 16; at < vector; at += ATTEND_THREADS * 16) *(uint4 *)(to_keys + row * (vector + 16) + at) = __ldcg((const uint4 *)(own + at));
+    #pragma unroll 1
+    for (int at = threadIdx.x * 16; at < slice; at += ATTEND_THREADS * 16) *(uint4 *)(to_values + fresh * slice + at) = __ldcg((const uint4 *)(own + k * slice + at));
   }
 };
 
-// The copying warp.
-template <int FORM> __device__ __forceinline__ void latent_produce(const canon_op &op, const covey_program *p, uint8_t *memory, const covey_latent_shared &at, int stages, int pos, int lane) {
-  constexpr int size = latent_value<FORM>::size;
-  const int dim = op.kv.dim, n = op.i[3], sets = gridDim.x / SET, k = blockIdx.x % SET, groups = op.i[1] / HEADS, units = (pos / CANON_BLOCK + 1) * groups;
-  const int vector = dim * size, pitch = vector + 16, wide = covey_ceil(dim, 8 * CHUNKS) * 8 * size, slice = n / SET * size;
-  const int32_t *pages = p->step.pages + (int64_t)__ldcg(p->step.sequence) * p->step.pages_stride;
-  const latent_bars bars(memory);
-  int stage = 0;
-  uint32_t parity = 1;
-  #pragma unroll 1
-  for (int u = blockIdx.x / SET, round = 0; u < units; u += sets, round++) {
-    const int b = u / groups, head = (u - b * groups) * HEADS, start = b * CANON_BLOCK, to = at_most(pos + 1 - start, CANON_BLOCK);
-    // Vectors first .. first + many of page i, but for the row's own one before the launch before has ended.
-    const int fresh = start + to - 1 == pos && round == 0 ? to - 1 : -1;
-    auto vectors = [&](int i) { return kv_layer(op.kv, __ldcg(pages + start / PAGE + i), op.i[0]); };
-    auto keys_in = [&](int i) { return to - i * PAGE < 0 ? 0 : at_most(to - i * PAGE, PAGE); };
-    const int many = keys_in(k);
-    const uint8_t *page = many ? vectors(k) : 0;
-    auto key = [&](int row, int c) {
-      const int first = c * wide, bytes = at_most(vector - first, wide);
-      if (bytes > 0) bulk_load(shared_address(memory + at.keys + row * pitch + first), page + row * vector + first, bytes, shared_address(&bars.keys[c]));
-    };
-    if (round) barrier_wait(bars.scored, round - 1 & 1);
-    #pragma unroll 1
-    for (int c = 0; c < CHUNKS; c++) {
-      const int bytes = at_most(vector - c * wide, wide);
-      if (lane == 0) barrier_expect(shared_address(&bars.keys[c]), bytes > 0 ? many * bytes : 0);
-      __syncwarp();
-      for (int row = lane; row < many; row += 32) if (k * PAGE + row != fresh) key(row, c);
-    }
-    auto value = [&](const uint8_t *from, int row, int s) { bulk_load(shared_address(memory + at.values + (s * PAGE + row) * slice), from + row * vector + k * slice, slice, shared_address(&bars.values[s])); };
-    auto values = [&](int i) {
-      const int here = keys_in(i);
-      const uint8_t *from = here ? vectors(i) : 0;
-      if (lane == 0) {
-        barrier_wait(&bars.used[stage], parity);
-        barrier_expect(shared_address(&bars.values[stage]), here * slice);
-      }
-      __syncwarp();
-      for (int row = lane; row < here; row += 32) if (i * PAGE + row != fresh) value(from, row, stage);
-      if (++stage == stages) { stage = 0; parity ^= 1; }
-    };
-    auto queries = [&] {
-      if (lane) return;
-      barrier_expect(shared_address(bars.queries), HEADS * dim * 4);
-      bulk_load(shared_address(memory + at.q), op.src.data + head * dim, HEADS * dim * 4, shared_address(bars.queries));
-    };
-    // As many values as there are stages for, then what the launch before makes: queries, the row's own vector.
-    if (round) queries();
-    const int early = at_most(stages, 4), first = stage;
-    #pragma unroll 1
-    for (int i = 0; i < early; i++) values(i);
-    if (round == 0) {
-      wait_for_previous();
-      queries();
-      if (fresh >= 0 && lane < CHUNKS && fresh / PAGE == k) key(fresh % PAGE, lane);
-      if (fresh >= 0 && lane == CHUNKS && fresh / PAGE < early) value(vectors(fresh / PAGE), fresh % PAGE, first + fresh / PAGE);
-    }
-    #pragma unroll 1
-    for (int i = early; i < 4; i++) {
-      const int s = stage;
-      values(i);
-      if (fresh >= 0 && lane == 0 && fresh / PAGE == i) value(vectors(i), fresh % PAGE, s);
-    }
-  }
-}
-
-// grid (whole sets of blocks), ATTEND_WARPS warps and one that copies. dim and values are multiples of 8, a quarter of the values is a
-// multiple of 16 bytes and at most ATTEND_THREADS channels.
-template <int FORM> __device__ __forceinline__ void attend_latent_row(const canon_op &op, const covey_program *p, int stages) {
+// grid (whole sets of blocks), ATTEND_THREADS threads. dim and values are multiples of 8, a quarter of the values is a multiple of
+// 16 bytes and at most ATTEND_THREADS channels.
+template <int FORM> __device__ __forceinline__ void attend_latent_row(const canon_op &op, const covey_program *p) {
   COVEY_MEMORY(memory);
   using V = latent_value<FORM>;
-  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, dim = op.kv.dim, n = op.i[3], heads = op.i[1], k = blockIdx.x % SET, sets = gridDim.x / SET;
-  const covey_latent_shared at = covey_latent_shared_of(dim, n, V::size, stages);
-  const latent_bars bars(memory);
+  const int t = threadIdx.x, warp = __shfl_sync(FULL, t >> 5, 0), lane = t & 31, dim = op.kv.dim, n = op.i[3], heads = op.i[1], k = blockIdx.x % SET, sets = gridDim.x / SET;
+  const covey_latent_shared at = covey_latent_shared_of(dim, n, V::size);
+  const int pos = __ldcg(p->step.positions), groups = heads / HEADS, units = (pos / CANON_BLOCK + 1) * groups, key = t & 63, quad = t >> 6, slice = n / SET, pitch = dim * V::size + 16;
   let_next_start();
-  if (t == 0) {
-    #pragma unroll 1
-    for (int i = 0; i < CHUNKS; i++) { barrier_init(&bars.keys[i], 1); barrier_init(&bars.values[i], 1); barrier_init(&bars.used[i], ATTEND_WARPS); }
-    barrier_init(bars.queries, 1);
-    barrier_init(bars.scored, ATTEND_WARPS);
-    barrier_init_done();
-  }
-  const int pos = __ldcg(p->step.positions);
-  __syncthreads();
-  if (warp == ATTEND_WARPS) { latent_produce<FORM>(op, p, memory, at, stages, pos, lane); return; }
-  const int groups = heads / HEADS, units = (pos / CANON_BLOCK + 1) * groups, key = t & 63, quad = t >> 6, slice = n / SET, pitch = dim * V::size + 16, wide = covey_ceil(dim, 8 * CHUNKS) * 8;
-  float *w = (float *)(memory + at.w), *top = (float *)(memory + at.top);
-  const float *q = (const float *)(memory + at.q) + quad * 4 * dim;
+  float *w = (float *)(memory + at.w), *top = (float *)(memory + at.top), *queries = (float *)(memory + at.q);
+  const float *q = queries + quad * 4 * dim;
   const uint8_t *vector = memory + at.keys + key * pitch;
+  int u = blockIdx.x / SET;
+  if (u >= units) return;
+  {
+    const latent_unit<FORM> first(op, p, u / groups, pos);
+    first.keys(memory + at.keys, 0);
+    first.keys(memory + at.keys, 1);
+    first.values(memory + at.values, 0);
+    first.values(memory + at.values, 1);
+  }
   wait_for_previous();
-  int stage = 0;
-  uint32_t parity = 0;
   #pragma unroll 1
-  for (int u = blockIdx.x / SET, round = 0; u < units; u += sets, round++) {
+  for (int round = 0; u < units; u += sets, round++) {
     const int b = u / groups, head0 = (u - b * groups) * HEADS, to = at_most(pos + 1 - b * CANON_BLOCK, CANON_BLOCK), inbox = (round & 1) * HEADS * CANON_BLOCK;
+    const latent_unit<FORM> unit(op, p, b, pos);
+    unit.rest(op.src.data + head0 * dim, queries, memory + at.keys, memory + at.values);
     float4 score = make_float4(0, 0, 0, 0);
-    barrier_wait(bars.queries, round & 1);
     #pragma unroll 1
-    for (int c = 0; c < CHUNKS; c++) {
-      barrier_wait(&bars.keys[c], round & 1);
+    for (int half = 0; half < 2; half++) {
+      if (half) copies_wait<2>(); else copies_wait<3>();
+      __syncthreads();
+      const int middle = covey_ceil(dim * V::size, 32) * 16 / V::size;
       #pragma unroll 2
-      for (int d = c * wide; d < at_most(dim, (c + 1) * wide); d += 8) {
+      for (int d = half ? middle : 0; d < (half ? dim : middle); d += 8) {
         float x[8];
         V::eight(vector + d * V::size, x);
         auto add = [&](float s, const float *from) {
@@ -284,8 +265,6 @@ template <int FORM> __device__ __forceinline__ void attend_latent_row(const cano
         score = make_float4(add(score.x, q), add(score.y, q + dim), add(score.z, q + 2 * dim), add(score.w, q + 3 * dim));
       }
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(bars.scored);
     const float scale = op.f[0];
     score = make_float4(score.x * scale, score.y * scale, score.z * scale, score.w * scale);
     if (k * PAGE + key < to)
@@ -311,21 +290,33 @@ template <int FORM> __device__ __forceinline__ void attend_latent_row(const cano
     for (int h = 0; h < 4; h++) {
       m[h] = -canon_inf();
       #pragma unroll
-      for (int j = 0; j < SET; j++) m[h] = canon_max(h == 0 ? s[j].x : h == 1 ? s[j].y : h == 2 ? s[j].z : s[j].w, m[h]);
+      for (int j = 0; j < SET; j++) {
+        const float v = h == 0 ? s[j].x : h == 1 ? s[j].y : h == 2 ? s[j].z : s[j].w;
+        w[(quad * 4 + h) * CANON_BLOCK + j * PAGE + key] = v;
+        m[h] = canon_max(v, m[h]);
+      }
       #pragma unroll
       for (int i = 16; i >= 1; i >>= 1) m[h] = canon_max(__shfl_xor_sync(FULL, m[h], i), m[h]);
       if (lane == 0) top[warp * 4 + h] = m[h];
     }
-    warps_sync(1, ATTEND_THREADS);
+    __syncthreads();
+    #pragma unroll 1
+    for (int half = 0; half < 2; half++) {                   // keys of the unit behind
+      if (u + sets < units) latent_unit<FORM>(op, p, (u + sets) / groups, pos).keys(memory + at.keys, half);
+      else copies_commit();
+    }
     #pragma unroll
     for (int h = 0; h < 4; h++) m[h] = canon_max(top[quad * 8 + h], top[quad * 8 + 4 + h]);
-    #pragma unroll
+    #pragma unroll 1
     for (int j = 0; j < SET; j++) {
       const bool valid = j * PAGE + key < to;
+      float *at_key = w + quad * 4 * CANON_BLOCK + j * PAGE + key, e[4];
       #pragma unroll
-      for (int h = 0; h < 4; h++) w[(quad * 4 + h) * CANON_BLOCK + j * PAGE + key] = valid ? canon_expf((h == 0 ? s[j].x : h == 1 ? s[j].y : h == 2 ? s[j].z : s[j].w) - m[h]) : 0.0f;
+      for (int h = 0; h < 4; h++) e[h] = canon_expf(at_key[h * CANON_BLOCK] - m[h]);
+      #pragma unroll
+      for (int h = 0; h < 4; h++) at_key[h * CANON_BLOCK] = valid ? e[h] : 0.0f;
     }
-    warps_sync(1, ATTEND_THREADS);
+    __syncthreads();
     float *out = p->partial + (int64_t)b * heads * (n + 2);
     if (k == 0) {
       #pragma unroll
@@ -349,10 +340,13 @@ template <int FORM> __device__ __forceinline__ void attend_latent_row(const cano
     for (int h = 0; h < 4; h++) o[h][0] = o[h][1] = 0;
     #pragma unroll 1
     for (int i = 0; i < 4; i++) {
-      const uint8_t *v = memory + at.values + (stage * PAGE * slice + c) * V::size;
+      const uint8_t *v = memory + at.values + (i * PAGE * slice + c) * V::size;
       const float *weight = w + (active ? four : 0) * 4 * CANON_BLOCK + i * PAGE;
       const int here = at_most(to - i * PAGE, PAGE);
-      barrier_wait(&bars.values[stage], parity);
+      if (i % 2 == 0) {
+        if (i) copies_wait<2>(); else copies_wait<3>();
+        __syncthreads();
+      }
       int j = 0;
       if (active) {
         #pragma unroll 2
@@ -378,21 +372,23 @@ template <int FORM> __device__ __forceinline__ void attend_latent_row(const cano
           for (int h = 0; h < 4; h++) { const float by = weight[h * CANON_BLOCK + j]; o[h][0] = canon_fmaf(by, x.x, o[h][0]); o[h][1] = canon_fmaf(by, x.y, o[h][1]); }
         }
       }
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&bars.used[stage]);
-      if (++stage == stages) { stage = 0; parity ^= 1; }
     }
     if (active)
       #pragma unroll
       for (int h = 0; h < 4; h++) *(float2 *)(out + 2 * heads + (int64_t)(head0 + four * 4 + h) * n + k * slice + c) = make_float2(o[h][0], o[h][1]);
-    warps_sync(1, ATTEND_THREADS);
+    __syncthreads();
+    #pragma unroll 1
+    for (int half = 0; half < 2; half++) {
+      if (u + sets < units) latent_unit<FORM>(op, p, (u + sets) / groups, pos).values(memory + at.values, half);
+      else copies_commit();
+    }
   }
 }
 
 #define COVEY_LATENT_ROW(NAME, FORM)                                                                                                                                              \
   extern "C" __global__ __launch_bounds__(LATENT_THREADS) void covey_latent_heads_##NAME(const __grid_constant__ covey_latent_heads f, const covey_program *p) { latent_heads<FORM>(f, p); }    \
   extern "C" __global__ __launch_bounds__(LATENT_THREADS) void covey_latent_values_##NAME(const __grid_constant__ covey_latent_values f, const covey_program *p) { latent_values<FORM>(f, p); } \
-  extern "C" __global__ __launch_bounds__(ATTEND_THREADS + 32) void covey_attend_latent_row_##NAME(const __grid_constant__ canon_op op, const covey_program *p, int stages) { attend_latent_row<FORM>(op, p, stages); }
+  extern "C" __global__ __launch_bounds__(ATTEND_THREADS) void covey_attend_latent_row_##NAME(const __grid_constant__ canon_op op, const covey_program *p) { attend_latent_row<FORM>(op, p); }
 COVEY_LATENT_ROW(bf16, CANON_BF16)
 COVEY_LATENT_ROW(f16, CANON_F16)
 #ifndef COVEY_ONE_FORM

@@ -94,14 +94,14 @@ template <class F> __device__ __forceinline__ void row_codes(const covey_rows &f
 // tiles: of all parts; f.first are their first tiles.
 template <class F> __device__ __forceinline__ void product_row(const covey_rows &f, const covey_program *p, int tiles, int slots) {
   COVEY_MEMORY(memory);
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, thread = threadIdx.x, grid = gridDim.x;
+  const int warp = __shfl_sync(FULL, threadIdx.x >> 5, 0), lane = threadIdx.x & 31, thread = threadIdx.x, grid = gridDim.x;
   const int groups = f.part[0].m.groups, segments = covey_ceil(groups, F::segment), mine = ((int)blockIdx.x < tiles) * ((tiles - 1 - (int)blockIdx.x) / grid + 1);
   const covey_row_shared at = covey_row_shared_of(groups * F::group, groups, covey_ceil(tiles, grid) * segments, f.made == COVEY_NORMED ? f.src.width : 0);
   uint64_t *full = (uint64_t *)(memory + at.bars), *empty = full + COVEY_ROW_SLOTS;
   let_next_start();
   if (lane == 0) {                            // setting up a barrier takes 20 ns: the warps share them
     #pragma unroll 1
-    for (int i = warp; i < slots; i += PRODUCT_WARPS + 1) { barrier_init(&full[i], 1); barrier_init(&empty[i], 1); }
+    for (int i = warp; i < slots; i += PRODUCT_WARPS + 1) { barrier_init(&full[i], 1); barrier_init(&empty[i], WARP_ARRIVALS); }
     barrier_init_done();
   }
   __syncthreads();
@@ -149,8 +149,7 @@ template <class F> __device__ __forceinline__ void product_row(const covey_rows 
       while (segment >= segments) segment -= segments;
       barrier_wait(&full[slot], parity);
       const float2 v = segment_row<F>(memory + at.room + slot * F::segment * F::block, q + segment * CANON_SEGMENT, pairs + segment * F::segment, min(groups - segment * F::segment, (int)F::segment), lane);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&empty[slot]);
+      warp_arrive(&empty[slot], lane);
       if ((lane & 3) == 0) { part[j * 16 + (lane >> 2)] = v.x; part[j * 16 + 8 + (lane >> 2)] = v.y; }
     }
   warps_sync(1, PRODUCT_THREADS);
