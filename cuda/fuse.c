@@ -50,7 +50,8 @@ static int64_t many_memory(const canon_matrix *m, int32_t mw) {
 }
 
 // One row by the parts of f, through rings in shared memory (product_row.cu); 0 if there is no such kernel. A block keeps to half of
-// a multiprocessor's shared memory, so that it stands beside one of the launch before or behind, if that leaves it a ring.
+// a multiprocessor's shared memory, so that it stands beside one of the launch before or behind, if that holds all that it reads;
+// otherwise a longer ring is worth more.
 static covey_launch *product_row(const covey_rows *f, int32_t v, int32_t tiles, int32_t label, const covey_place *d, covey_launch *at) {
   const canon_matrix *m = &f->part[0].m;
   int32_t scales = m->scale_form, groups = m->groups, segments = covey_ceil(groups * m->group, CANON_SEGMENT), grid = at_most(tiles, d->multiprocessors);
@@ -58,7 +59,7 @@ static covey_launch *product_row(const covey_rows *f, int32_t v, int32_t tiles, 
   for (int32_t i = 1; i < f->parts; i++) if (f->part[i].m.scale_form != scales) return 0;
   int32_t units = covey_ceil(tiles, grid) * segments, slot = CANON_SEGMENT / m->group * covey_block(m->form, m->group, scales);
   int32_t room = covey_row_shared_of(groups * m->group, groups, units, f->made == COVEY_NORMED ? f->src.width : 0).room, half = (d->shared + 1024) / 2 - 1024;
-  int32_t most = room + 2 * COVEY_ROW_WARPS * slot <= half ? half : d->shared, slots = at_most(at_most((most - room) / slot, units), COVEY_ROW_SLOTS);
+  int32_t most = room + units * slot <= half ? half : d->shared, slots = at_most(at_most((most - room) / slot, units), COVEY_ROW_SLOTS);
   if (slots < at_most(units, COVEY_ROW_WARPS)) return 0;
   at = launch(at, COVEY_K_product_row_int4_g32_f16 + 2 * v + (scales == CANON_BF16), label, grid, 1, 1, COVEY_ROW_WARPS * 32 + 32, room + slots * slot);
   at[-1].argument.rows = *f;
