@@ -338,7 +338,7 @@ int64_t covey_exchange(const canon_op *op, int32_t pages) {
   if (op->kind == CANON_OP_ATTENTION) return op->kv.single ? op->i[6] ? 0 : COVEY_LATENT_BLOCKS * COVEY_LATENT_INBOX : covey_attend_exchange(op->i[1], op->kv.heads, op->kv.dim, covey_ceil(pages, 4));
   covey_moe m = {.hidden = op->dst.width, .inner = op->routed.gate.rows, .shared_inner = op->shared_block ? op->shared.gate.rows : 0, .experts = op->i[0], .k = op->i[1]};
   int32_t group = op->routed.gate.group;
-  return group ? 2 * (int64_t)covey_moe_half_of(&m, group).words : 0;
+  return group ? 2 * (int64_t)covey_moe_half(&m, group) : 0;
 }
 
 // norm, product of the router, router, quantisation, experts [, sum]. Returns how many operations that is; 0 if o is no such
@@ -365,16 +365,13 @@ static int32_t match_moe_row(const canon_op *o, int32_t n, const covey_place *d,
     m->shared_gate_at = ffn->shared.gate.codes_at; m->shared_up_at = ffn->shared.up.codes_at; m->shared_down_at = ffn->shared.down.codes_at;
   }
   int32_t group = r->gate.group, slot = CANON_SEGMENT / group * covey_block(CANON_INT4, group, scales);
-  int32_t front = covey_ceil(m->hidden * 4, slot) + covey_ceil(m->experts, d->multiprocessors) * covey_ceil(m->hidden * covey_form_bytes(m->router_form), slot);
   // Half of a multiprocessor's shared memory (a block takes 1 KiB more than it asks for), so that the next launch's block fits
   // beside this one, unless that leaves too short a ring.
   *shared = (d->shared + 1024) / 2 - 1024;
-  covey_moe_shared at = covey_moe_shared_of(m, group, slot, (int32_t)*shared);
-  if (at.slots < front + 8) {
+  if (covey_moe_sized(m, group, slot, d->multiprocessors, (int32_t)*shared) < 8) {
     *shared = d->shared;
-    at = covey_moe_shared_of(m, group, slot, d->shared);
+    if (covey_moe_sized(m, group, slot, d->multiprocessors, d->shared) < 4) return 0;
   }
-  if (at.slots < front + 4) return 0;
   *kernel = COVEY_K_moe_row_int4_g32_f16 + 2 * v + (scales == CANON_BF16);
   if (n > 5 && o[5].kind == CANON_OP_ADD && same(&o[5].src, &ffn->dst) && o[5].dst.data == norm->src.data) {
     m->y = o[5].dst.data;
@@ -424,7 +421,6 @@ static covey_launch *fuse(const canon_op *o, int32_t n, const covey_bucket *b, c
       *used = k;
       at = launch(at, kernel, o->label, d->multiprocessors, 1, 1, (8 + 1 + 1 + 2) * 32, shared);   // MOE_ALL of experts_row.cu
       at[-1].argument.moe = moe;
-      at[-1].more[0] = (int32_t)shared;
       return early(at, d);
     }
     covey_rows f = {.src = o->src, .normed = norm->dst, .norm = norm->vec, .eps = norm->f[0], .plus_one = norm->i[1], .made = COVEY_NORMED, .logits = norm->dst.logits, .gather = gather};

@@ -104,12 +104,14 @@ void bench_layers(double probe) {
   m.hidden = HIDDEN; m.inner = INNER; m.experts = EXPERTS; m.k = K; m.x = m.residual = middle; m.y = row; m.eps = 1e-6f; m.norm = dnorm;
   m.router_form = CANON_F32; m.groups = m.keep = 1; m.scale = 1; m.normalise = 1; m.ids = device<int32_t>(K); m.weights = device<float>(K);
   m.up_at = up_at; m.down_at = down_at;
-  const size_t half = 2 * covey_moe_half_of(&m, GROUP).words;
+  m.router = weights + at[4] + record * EXPERTS;
+  if (covey_moe_sized(&m, GROUP, CANON_SEGMENT / GROUP * covey_block(CANON_INT4, GROUP, CANON_F16), 132, HALF) < 4) return;
+  const size_t half = 2 * (size_t)m.at.words;
   m.exchange = device<uint32_t>(half + 1);
   m.finished = m.exchange + half;
   CHECK(cudaMemset(m.exchange, 0xff, half * 4));
   CHECK(cudaFuncSetAttribute(layers_moe_row, cudaFuncAttributeMaxDynamicSharedMemorySize, MOST));
-  printf("layers: attention in %d slots\n", a.at.slots);
+  printf("layers: attention in %d slots, experts in %d\n", a.at.slots, m.at.slots);
 
   auto overlapped = [](cudaLaunchConfig_t &c, cudaLaunchAttribute &attribute, int threads, int memory, cudaStream_t s) {
     c.gridDim = dim3(132); c.blockDim = dim3(threads); c.dynamicSmemBytes = memory; c.stream = s;
@@ -134,7 +136,7 @@ void bench_layers(double probe) {
     covey_moe b = m;
     b.table = dtable + l * EXPERTS;
     b.router = weights + l * layer_bytes + at[4] + record * EXPERTS;
-    CHECK(cudaLaunchKernelEx(&c, layers_moe_row, b, (const covey_program *)0, (int32_t)HALF));
+    CHECK(cudaLaunchKernelEx(&c, layers_moe_row, b, (const covey_program *)0));
   };
   const double bytes = at[4] + K * record + (double)EXPERTS * HIDDEN * 4 + (POSITION + 1) * KV * DIM * 4.0;
   for (int layers : {(int)LAYERS, 4}) {

@@ -3,20 +3,20 @@
 #include "../kernels/experts_row.cu"
 
 
-struct kernel { const char *name; void (*f)(covey_moe, const covey_program *, int32_t); int group; };
+struct kernel { const char *name; void (*f)(covey_moe, const covey_program *); int group; };
 static const kernel kernels[] = {
   {"g64", covey_moe_row_int4_g64_f16, 64}, {"g32", covey_moe_row_int4_g32_f16, 32}, {"g128", covey_moe_row_int4_g128_f16, 128},
 };
-enum { MOST = 232448, HALF = (MOST + 1024) / 2 - 1024 };   // of a block alone, and where two fit
+enum { BLOCKS = 132, MOST = 232448, HALF = (MOST + 1024) / 2 - 1024 };   // of a block alone, and where two fit
 
 static void launch(const kernel &k, const covey_moe &m, int most, bool overlapped, cudaStream_t s) {
   cudaLaunchConfig_t c = {};
-  c.gridDim = dim3(132); c.blockDim = dim3(MOE_ALL * 32); c.dynamicSmemBytes = most; c.stream = s;
+  c.gridDim = dim3(BLOCKS); c.blockDim = dim3(MOE_ALL * 32); c.dynamicSmemBytes = most; c.stream = s;
   cudaLaunchAttribute a[1];
   a[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   a[0].val.programmaticStreamSerializationAllowed = 1;
   c.attrs = a; c.numAttrs = overlapped ? 1 : 0;
-  CHECK(cudaLaunchKernelEx(&c, k.f, m, (const covey_program *)0, (int32_t)most));
+  CHECK(cudaLaunchKernelEx(&c, k.f, m, (const covey_program *)0));
 }
 
 struct shape { const char *name; int hidden, inner, shared, experts, k, sets; };
@@ -47,7 +47,7 @@ static void run(const shape &sh, int group, double probe) {
   uint32_t *finished = device<uint32_t>(1);
   covey_moe most_of = {};
   most_of.hidden = H; most_of.inner = I; most_of.shared_inner = S; most_of.experts = E; most_of.k = K;
-  const size_t words = 2 * covey_moe_half_of(&most_of, group).words;
+  const size_t words = 2 * covey_moe_half(&most_of, group);
   uint32_t *exchange = device<uint32_t>(words);
   auto clear = [&] { CHECK(cudaMemset(exchange, 0xff, words * 4)); CHECK(cudaMemset(finished, 0, 4)); };
   void **dtable = device(table);
@@ -126,9 +126,8 @@ static void run(const shape &sh, int group, double probe) {
       clear();
       CHECK(cudaFuncSetAttribute(k.f, cudaFuncAttributeMaxDynamicSharedMemorySize, MOST));
       covey_moe a = args(1, whole);
-      const int slot = 512 / group * covey_block(CANON_INT4, group, CANON_F16), front = whole ? covey_ceil(H * 4, slot) * (1 + covey_ceil(E, 132)) : 0;
-      covey_moe_shared at = covey_moe_shared_of(&a, group, slot, most);
-      if (at.slots < front + 4) continue;
+      const int slot = 512 / group * covey_block(CANON_INT4, group, CANON_F16);
+      if (covey_moe_sized(&a, group, slot, BLOCKS, most) < 4) continue;
       long bad = 0;
       for (int again = 0; again < 3; again++) {
         CHECK(cudaMemset(y, 0xff, H * 4));
@@ -139,10 +138,14 @@ static void run(const shape &sh, int group, double probe) {
         if (whole) { auto got_ids = host(ids_out, K); for (int i = 0; i < K; i++) bad += got_ids[i] != chosen[i]; }
       }
       for (bool overlapped : {false, true}) {
-        double us = graph_us(std::max(sh.sets, 64), [&](int i, cudaStream_t s) { launch(k, args(i % sh.sets, whole), most, overlapped, s); });
+        double us = graph_us(std::max(sh.sets, 64), [&](int i, cudaStream_t s) {
+          covey_moe m = args(i % sh.sets, whole);
+          m.at = a.at;
+          launch(k, m, most, overlapped, s);
+        });
         double bytes = whole ? whole_bytes : expert_bytes;
         printf("%-24s %-5s %-8s %-10s slots %2d: %ld of %ld differ, %7.2f us, %6.1f MB, %5.0f GB/s, %5.1f %%\n", sh.name, k.name, whole ? "layer" : "experts", overlapped ? "overlapped" : "plain",
-               at.slots, bad, 3l * H, us, bytes / 1e6, bytes / us / 1e3, bytes / us / 1e3 / probe * 100);
+               a.at.slots, bad, 3l * H, us, bytes / 1e6, bytes / us / 1e3, bytes / us / 1e3 / probe * 100);
       }
     }
   }

@@ -114,19 +114,19 @@ void emulated_meeting(int id, int threads, bool wait) {
   if (++m.arrived == threads) { m.arrived = 0; m.passed++; }
   while (wait && m.passed == mine) emulated_poll();
 }
-// Runs the lanes of a warp until all wait for something or have ended.
+// Runs the lanes of a warp until all wait for something, have polled once or have ended.
 static void run_warp(int warp) {
   warp_state &w = running->warps[warp];
+  for (int t = warp * 32; t < warp * 32 + w.lanes; t++) running->fibers[t].polls = 0;
   for (bool moved = true; moved;) {
     moved = false;
     for (int t = warp * 32; t < warp * 32 + w.lanes; t++) {
       fiber &f = running->fibers[t];
-      if (f.done || f.barrier > running->passed || (f.waits && w.exchanges <= f.exchange)) continue;
+      if (f.done || f.polls || f.barrier > running->passed || (f.waits && w.exchanges <= f.exchange)) continue;
       current = t;
       threadIdx = {(uint32_t)t, 0, 0};
-      f.polls = 0;
       emulated_switch(&scheduler, f.sp);
-      moved |= !f.polls;
+      moved = true;
     }
   }
 }

@@ -6,14 +6,16 @@
 enum { ROUTE_WARPS = 4 };
 
 extern "C" __global__ __launch_bounds__(ROUTE_WARPS * 32) void covey_route(const __grid_constant__ covey_moe m, const covey_program *p) {
-  __shared__ __align__(16) float scores[ROUTE_SCORES];
+  __shared__ __align__(16) float memory[COVEY_ROUTE_FLOATS];
+  const route_memory at(memory);
   const int row = blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   wait_for_previous();
   let_next_start();
   if (row >= p->step.rows) return;
-  route_scores<ROUTE_WARPS>(m, m.x + (int64_t)row * m.hidden, m.bias, scores, warp, lane, 1, row);
+  route_scores<ROUTE_WARPS>(m, m.x + (int64_t)row * m.hidden, m.bias, route_bans(m, row), at, warp, lane, 1, row);
   if (warp) return;
-  const int32_t id = route_choose(m, scores, lane, row);
-  const float weight = route_weight(m, scores, id, lane);
+  int some;
+  const int32_t id = route_choose(m, at, lane, &some, row);
+  const float weight = route_weight(m, at, id, some, lane);
   if (lane < m.k) { m.ids[(int64_t)row * m.k + lane] = id; m.weights[(int64_t)row * m.k + lane] = weight; }
 }

@@ -20,8 +20,6 @@ __device__ __forceinline__ void router_fault(const covey_moe &m, int32_t kind, i
   m.step->faults[2 * row + 1] = m.label;
 }
 
-enum { ROUTE_SCORES = 1072 + 512 };
-
 // Choice scores of whole groups decide which groups stay (rule 8): the two largest of a group, or the largest, added.
 __device__ __forceinline__ void keep_groups(const covey_moe &m, uint32_t *key, int lane) {
   int per = m.experts / m.groups;
@@ -47,7 +45,11 @@ __device__ __forceinline__ void keep_groups(const covey_moe &m, uint32_t *key, i
   }
   __syncwarp();                            // every lane has read what others clear
   #pragma unroll 1
-  for (int id = lane; id < m.experts; id += 32) if (!(kept >> id / per & 1)) key[id] = 0;
+  for (int g = 0; g < m.groups; g++) {
+    if (kept >> g & 1) continue;
+    #pragma unroll 1
+    for (int id = g * per + lane; id < (g + 1) * per; id += 32) key[id] = 0;
+  }
   __syncwarp();
 }
 
@@ -56,149 +58,176 @@ template <int WARPS> __device__ __forceinline__ void meet(int bar) {
   else __syncwarp();
 }
 
-// Scores of the experts into memory [512] and the order of their choice scores behind them [512], by WARPS warps with named
-// barrier `bar`. bias [experts] or null is m.bias or a copy. logits may still be on their way from other blocks. What the warps tell
-// each other and what the choice needs lies behind: ROUTE_SCORES floats in all. Not real: nobody wants the outcome, only that these
-// instructions have been fetched; no value is waited for and no fault is written.
-template <int WARPS> __device__ __forceinline__ void route_scores(const covey_moe &m, const float *logits, const float *bias, float *scores, int warp, int lane, int bar, int row = 0, bool real = true) {
-  constexpr int step = WARPS * 32, each = 4;   // a thread's experts that are computed side by side
+// Memory of a choice, COVEY_ROUTE_FLOATS floats: scores, orders of the choice scores (later the candidates', and sixteen more), ids of
+// candidates, and what warps and lanes tell each other.
+struct route_memory {
+  float *scores, *tops;
+  uint32_t *keys;
+  int32_t *ids, *chosen;
+  __device__ __forceinline__ route_memory(float *memory) : scores(memory), tops(memory + 3 * 512 + 16), keys((uint32_t *)memory + 512), ids((int32_t *)memory + 2 * 512 + 16), chosen((int32_t *)memory + 3 * 512 + 48) {}
+};
+
+// The experts that row 0's, or row `row`'s, sequence must not be given, as bits; null = none. It takes three reads one after another.
+__device__ __forceinline__ const uint64_t *route_bans(const covey_moe &m, int row) { return m.step && m.step->bans ? m.step->bans[m.step->sequence[row]] : 0; }
+
+// Scores of the experts and the orders of their choice scores, 0 where there is none, to a multiple of 128, by WARPS warps with named
+// barrier `bar`. bias [experts] or null is m.bias or a copy. logits may still be on their way from other blocks. A thread computes
+// four experts side by side.
+template <int WARPS> __device__ __forceinline__ void route_scores(const covey_moe &m, const float *logits, const float *bias, const uint64_t *ban, const route_memory &at, int warp, int lane, int bar, int row) {
+  constexpr int step = WARPS * 32, each = 4;
   const int n = m.experts, thread = warp * 32 + lane;
-  uint32_t *key = (uint32_t *)scores + 512;
-  float *shared = scores + 1024;
-  float top = -canon_inf();
+  float top = -canon_inf(), sum = 1;
   bool finite = true;
   #pragma unroll 1
-  for (int base = thread; base < n; base += each * step) {
+  for (int from = 0; from < n; from += each * step) {
+    const int base = from + thread;
     float z[each];
     bool all;
     uint32_t looks = 0;
     do {
       all = true;
       #pragma unroll
-      for (int j = 0; j < each; j++) z[j] = base + j * step < n ? look(logits + base + j * step) : 0.0f;
+      for (int j = 0; j < each; j++) z[j] = look(logits + min(base + j * step, n - 1));
       #pragma unroll
       for (int j = 0; j < each; j++) all &= !is_unset(z[j]);
-      all |= !real;
-      if (!all && ++looks == MOST_LOOKS) __trap();
-    } while (!all);
+      if (++looks == MOST_LOOKS) __trap();
+    } while (!__all_sync(0xffffffffu, all));
     #pragma unroll
     for (int j = 0; j < each; j++) {
-      if (base + j * step >= n) break;
       finite &= canon_finite(z[j]) != 0;
       top = canon_max(z[j], top);
-      scores[base + j * step] = z[j];
+      at.scores[base + j * step] = z[j];
     }
   }
-  __syncwarp();
-  if (!finite && real) router_fault(m, CANON_FAULT_NONFINITE, row);
-  float sum = 1;
+  if (!finite) router_fault(m, CANON_FAULT_NONFINITE, row);
   if (m.score == 0) {
-    #pragma unroll
-    for (int h = 16; h >= 1; h >>= 1) top = canon_max(__shfl_xor_sync(0xffffffffu, top, h), top);
+    top = value_of_order(__reduce_max_sync(0xffffffffu, order_of(top)));
     if (WARPS > 1) {
-      if (lane == 0) shared[warp] = top;
+      if (lane == 0) at.tops[warp] = top;
       warps_sync(bar, step);
-      top = shared[0];
+      top = at.tops[0];
       #pragma unroll
-      for (int w = 1; w < WARPS; w++) top = canon_max(shared[w], top);
+      for (int w = 1; w < WARPS; w++) top = canon_max(at.tops[w], top);
     }
+  }
+  if (m.score == 0 || m.score == 2) {
+    float lanes = 0;
     #pragma unroll 1
-    for (int base = thread; base < n; base += each * step) {
+    for (int from = 0; from < n; from += each * step) {
+      const int base = from + thread;
       float e[each];
       #pragma unroll
-      for (int j = 0; j < each; j++) e[j] = canon_expf((base + j * step < n ? scores[base + j * step] : top) - top);
+      for (int j = 0; j < each; j++) {
+        const float z = at.scores[base + j * step];
+        e[j] = canon_expf(m.score == 0 ? z - top : -z);
+      }
       #pragma unroll
-      for (int j = 0; j < each; j++) if (base + j * step < n) scores[base + j * step] = e[j];
+      for (int j = 0; j < each; j++) {
+        if (base + j * step >= n) e[j] = 0;
+        lanes = lanes + e[j];                    // what the lane of rule 3 has, where there is one warp
+        at.scores[base + j * step] = e[j];
+      }
     }
-    meet<WARPS>(bar);
-    float lanes = 0;
-    #pragma unroll 4
-    for (int id = lane; id < n; id += 32) lanes = lanes + scores[id];
-    sum = warp_tree(lanes);
-    meet<WARPS>(bar);                          // everyone has read the exponentials
+    if (m.score == 0) {
+      if (WARPS > 1) {
+        warps_sync(bar, step);
+        lanes = 0;
+        #pragma unroll 4
+        for (int id = lane; id < n; id += 32) lanes = lanes + at.scores[id];
+        warps_sync(bar, step);                   // everyone has read the exponentials
+      }
+      sum = warp_tree(lanes);
+    }
   }
-  const uint64_t *ban = m.step && m.step->bans ? m.step->bans[m.step->sequence[row]] : 0;
+  if (m.score == 3) {
+    #pragma unroll 1
+    for (int id = thread; id < n; id += step) at.scores[id] = sqrtf(canon_softplusf(at.scores[id]));
+  }
   #pragma unroll 1
-  for (int base = thread; base < n; base += each * step) {
+  for (int from = 0; from < n; from += each * step) {
+    const int base = from + thread;
     float v[each];
     #pragma unroll
-    for (int j = 0; j < each; j++) v[j] = base + j * step < n ? scores[base + j * step] : 0.0f;
-    if (m.score == 0) {
+    for (int j = 0; j < each; j++) v[j] = at.scores[base + j * step];
+    if (m.score == 0 || m.score == 2) {
       #pragma unroll
-      for (int j = 0; j < each; j++) v[j] = v[j] / sum;
-    } else if (m.score == 2) {
-      #pragma unroll
-      for (int j = 0; j < each; j++) v[j] = canon_sigmoidf(v[j]);
-    } else if (m.score == 3) {
-      #pragma unroll 1
-      for (int j = 0; j < each; j++) v[j] = sqrtf(canon_softplusf(v[j]));
+      for (int j = 0; j < each; j++) v[j] = (m.score == 0 ? v[j] : 1.0f) / (m.score == 0 ? sum : 1.0f + v[j]);
     }
     #pragma unroll
     for (int j = 0; j < each; j++) {
       const int id = base + j * step;
-      if (id >= n) break;
-      scores[id] = v[j];
-      uint32_t o = order_of(bias ? v[j] + bias[id] : v[j]);
-      if (ban && ban[(m.first_ban + id) / 64] >> (m.first_ban + id) % 64 & 1) o = 0;
-      key[id] = o;
+      at.scores[id] = v[j];
+      at.keys[id] = id < n ? order_of(bias ? v[j] + bias[min(id, n - 1)] : v[j]) : 0;
+    }
+    if (ban) {
+      #pragma unroll 1
+      for (int id = base; id < min(base + each * step, n); id += step) if (ban[(m.first_ban + id) / 64] >> (m.first_ban + id) % 64 & 1) at.keys[id] = 0;
     }
   }
   meet<WARPS>(bar);
 }
 
-// Chooses: lane r < k of a warp gets the id of rank r (-1: none left). scores as route_scores left them. At least k keys are not below
-// the k-th of the lanes' best: only those few are ranked, by counting how many come before each.
-__device__ __forceinline__ int32_t route_choose(const covey_moe &m, float *scores, int lane, int row = 0, bool real = true) {
-  uint32_t *keys = (uint32_t *)scores + 512, best = 0;
-  int32_t *chosen = (int32_t *)scores + 1040, *ids = (int32_t *)scores + 1072;
-  if (m.keep < m.groups) keep_groups(m, keys, lane);
-  #pragma unroll 4
-  for (int id = lane; id < m.experts; id += 32) best = max(best, keys[id]);
-  ids[lane] = (int32_t)best;
+// Chooses: lane r < k of a warp gets the id of rank r (-1: none left); *some is how many there are. At least k keys are not below the
+// k-th of the lanes' best: only those few are ranked, by counting how many come before each.
+__device__ __forceinline__ int32_t route_choose(const covey_moe &m, const route_memory &at, int lane, int *some, int row = 0) {
+  uint32_t best = 0;
+  if (m.keep < m.groups) keep_groups(m, at.keys, lane);
+  #pragma unroll 1
+  for (int base = 0; base < m.experts; base += 128) {
+    #pragma unroll
+    for (int j = 0; j < 128; j += 32) best = max(best, at.keys[base + j + lane]);
+  }
+  at.ids[lane] = (int32_t)best;
   __syncwarp();
   int place = 0;
   #pragma unroll 2
   for (int l = 0; l < 32; l += 4) {
-    const uint4 o = *(const uint4 *)(ids + l);
+    const uint4 o = *(const uint4 *)(at.ids + l);
     place += (o.x > best || (o.x == best && l < lane)) + (o.y > best || (o.y == best && l + 1 < lane)) + (o.z > best || (o.z == best && l + 2 < lane)) + (o.w > best || (o.w == best && l + 3 < lane));
   }
   const uint32_t least = max(__shfl_sync(0xffffffffu, best, __ffs(__ballot_sync(0xffffffffu, place == m.k - 1)) - 1), 1u);
   int n = 0;                                 // candidates, by id, into the place of the keys
   #pragma unroll 1
-  for (int base = 0; base < m.experts; base += 32) {
-    const uint32_t key = base + lane < m.experts ? keys[base + lane] : 0, in = __ballot_sync(0xffffffffu, key >= least);
-    const int at = n + __popc(in & ((1u << lane) - 1));
+  for (int base = 0; base < m.experts; base += 128) {
+    uint32_t key[4], in[4];
+    #pragma unroll
+    for (int j = 0; j < 4; j++) key[j] = at.keys[base + 32 * j + lane];
+    #pragma unroll
+    for (int j = 0; j < 4; j++) in[j] = __ballot_sync(0xffffffffu, key[j] >= least);
     __syncwarp();
-    if (key >= least) { keys[at] = key; ids[at] = base + lane; }
-    n += __popc(in);
+    #pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const int to = n + __popc(in[j] & ((1u << lane) - 1));
+      if (key[j] >= least) { at.keys[to] = key[j]; at.ids[to] = base + 32 * j + lane; }
+      n += __popc(in[j]);
+    }
   }
+  if (lane < 8) at.keys[n + lane] = 0;
   __syncwarp();
   #pragma unroll 1
   for (int c = lane; c < n; c += 32) {
-    const uint32_t mine = keys[c];
+    const uint32_t mine = at.keys[c];
     int rank = 0;
-    #pragma unroll 4
-    for (int j = 0; j < n; j++) rank += keys[j] > mine || (keys[j] == mine && j < c);
-    if (rank < m.k) chosen[rank] = ids[c];
+    #pragma unroll 1
+    for (int j = 0; j < n; j += 8) {
+      const uint4 a = *(const uint4 *)(at.keys + j), b = *(const uint4 *)(at.keys + j + 4);
+      rank += (a.x > mine || (a.x == mine && j < c)) + (a.y > mine || (a.y == mine && j + 1 < c)) + (a.z > mine || (a.z == mine && j + 2 < c)) + (a.w > mine || (a.w == mine && j + 3 < c));
+      rank += (b.x > mine || (b.x == mine && j + 4 < c)) + (b.y > mine || (b.y == mine && j + 5 < c)) + (b.z > mine || (b.z == mine && j + 6 < c)) + (b.w > mine || (b.w == mine && j + 7 < c));
+    }
+    if (rank < m.k) at.chosen[rank] = at.ids[c];
   }
   __syncwarp();
-  if (n < m.k && lane == 0 && real) router_fault(m, CANON_FAULT_BANNED, row);
-  return lane < min(n, m.k) ? chosen[lane] : -1;
+  if (n < m.k && lane == 0) router_fault(m, CANON_FAULT_BANNED, row);
+  *some = min(n, m.k);
+  return lane < *some ? at.chosen[lane] : -1;
 }
 
-// The weight of rank r in lane r of a warp whose lanes have the chosen ids.
-__device__ __forceinline__ float route_weight(const covey_moe &m, const float *scores, int32_t my_id, int lane) {
-  float w = my_id >= 0 ? scores[my_id] : 0.0f, sum = 0;
-  bool normalise = m.normalise;
-  if (m.score == 1) {
-    w = canon_expf(w - __shfl_sync(0xffffffffu, w, 0));
-    normalise = true;
-  }
-  #pragma unroll 4
-  for (int r = 0; r < m.k; r++) {
-    float v = __shfl_sync(0xffffffffu, w, r);
-    if (__shfl_sync(0xffffffffu, my_id, r) >= 0) sum = sum + v;
-  }
+// The weight of rank r in lane r of a warp whose first `some` lanes have the chosen ids.
+__device__ __forceinline__ float route_weight(const covey_moe &m, const route_memory &at, int32_t my_id, int some, int lane) {
+  float w = my_id >= 0 ? at.scores[my_id] : 0.0f, sum = 0;
+  if (m.score == 1) w = canon_expf(w - __shfl_sync(0xffffffffu, w, 0));
+  #pragma unroll 1
+  for (int r = 0; r < some; r++) sum = sum + __shfl_sync(0xffffffffu, w, r);
   sum = canon_max(sum, m.least);
-  return my_id < 0 ? w : normalise ? canon_weight(w, sum, m.sum_eps, m.scale) : w * m.scale;
+  return my_id < 0 ? w : m.normalise || m.score == 1 ? canon_weight(w, sum, m.sum_eps, m.scale) : w * m.scale;
 }
