@@ -75,6 +75,7 @@ type Options struct {
 	Twice    bool          // let a device stand beside itself, with a stream and memory of its own: the way of several on a machine with one
 	Plain    bool          // use the plain kernels only: the reference for the fast ones
 	Launches bool          // launch kernels one by one in every step, never as a graph: the reference for graphs
+	Distinct bool          // copy weights that several operations share for each of them: measures a speed without making all weights
 	Watchdog time.Duration // longest time that a step or copy may take before the device counts as lost; 0 = 60 s
 }
 

@@ -178,8 +178,6 @@ type Backend struct {
 	options Options
 	work    chan func()
 
-	distinct bool // weights that several operations share are copied for each: measures a model's speed without all its weights
-
 	mu     sync.Mutex
 	lost   error
 	ledger []Ledger

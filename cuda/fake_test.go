@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 }
 
 // emulated are the sources of kernels that the driver runs.
-var emulated = []string{"attend", "attend_row", "attention", "delta", "draw", "experts", "experts_few", "experts_float", "experts_row", "feedforward", "floats", "floats_row", "fused", "index", "latent", "latent_row", "matmul", "product", "product_row", "route", "router", "rows", "streams", "tiles"}
+var emulated = []string{"attend", "attend_row", "attention", "delta", "draw", "experts", "experts_few", "experts_float", "experts_row", "feedforward", "floats", "fused", "index", "latent", "latent_row", "matmul", "product", "product_row", "route", "router", "rows", "streams", "tiles"}
 
 // withFakeDriver builds the driver and runs this test binary again under it: the driver is looked for when a process starts.
 func withFakeDriver() (int, error) {

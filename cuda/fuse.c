@@ -10,7 +10,7 @@
 #include "kernels/experts.h"
 
 // Geometry is that of the comments in the kernels' sources; where one or the other is faster was measured on an H200.
-enum { FEW_ROWS = 8, FEW_DENSE = 64, FEW_AN_EXPERT = 48, FLOAT_ROWS = 8, WIDE_OUTPUTS = 8192, HEAD_WARPS = 4, HEAD_DIM = 256, MOST_EXPERTS = 512, MOST_CHOSEN = 16, ROW_WARPS = 8, ROW_SLOT = 8 * (2048 + 64) };
+enum { FEW_ROWS = 8, FEW_DENSE = 64, FEW_AN_EXPERT = 48, HEAD_WARPS = 4, HEAD_DIM = 256, MOST_EXPERTS = 512, MOST_CHOSEN = 16 };
 
 int covey_is_read(const canon_op *o, int32_t n, const canon_buffer *x) {
   for (const canon_op *end = o + n; o < end; o++) {
@@ -113,24 +113,25 @@ static int32_t float_variant(const canon_matrix *m) {
   return m->form == CANON_FP8 && m->block_rows == FP8_BLOCK && m->block_cols == FP8_BLOCK && m->cols % 32 == 0 && m->cols <= FP8_BLOCK * FP8_BLOCKS ? FP8_VARIANT : -1;
 }
 
+// Tiles of floats.cuh: outputs and rows of a block, stages, threads.
+enum { TILE_SMALL, TILE_ONE, TILE_FOUR, TILE_MANY };
+static const struct { int32_t outs, rows, stages, threads; } float_tiles[] = {{4, 4, 8, 128}, {32, 1, 8, 256}, {32, 4, 5, 256}, {32, 16, 4, 256}};
+static int64_t float_memory(int32_t tile, const canon_matrix *m) { return 128 * float_tiles[tile].stages * (float_tiles[tile].outs * (int64_t)covey_form_bytes(m->form) + float_tiles[tile].rows * 4); }
+// Rows of a matrix begin at multiples of 16 bytes.
+static int float_aligned(const canon_matrix *m) { return (int64_t)m->cols * covey_form_bytes(m->form) % 16 == 0; }
+
 covey_launch *covey_fast_product(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t check, covey_launch *at) {
   int32_t rows = rows_of(b, op->dst.logits), heads = op->kind == CANON_OP_HEADS ? op->i[0] : 1, form;
   if (!(d->fast & COVEY_FAST_PRODUCTS)) return 0;
   if (op->m.group == 0) {
     form = float_variant(&op->m);
     if (form < 0 || op->m.bias || op->m.bias_at || (form == FP8_VARIANT && heads > 1)) return 0;
-    int32_t outputs = op->m.rows / heads, large = (int64_t)outputs * heads >= WIDE_OUTPUTS, wide = form == FP8_VARIANT || (large && op->m.cols % 8 == 0);
-    int64_t row = (256 + 4 * (int64_t)op->m.cols + 127) / 128 * 128, slots = (d->shared - row) / ROW_SLOT / ROW_WARPS;   // as floats_row.cu
-    if (rows == 1 && heads == 1 && large && form <= CANON_BF16 && op->m.cols % 8 == 0 && slots > 0 && (d->fast & COVEY_FAST_ATTEND_ROW)) {
-      slots = at_most((int32_t)slots, 2) * ROW_WARPS;
-      at = put(at, COVEY_K_floats_row_f32 + form, op, d->multiprocessors, 1, 1, ROW_WARPS * 32 + 32, row + slots * ROW_SLOT);
-      at[-1].more[1] = (int32_t)slots;
-    } else if (rows > FEW_DENSE) {
-      at = put(at, COVEY_K_floats_many_f32 + form, op, covey_ceil(outputs, 8), covey_ceil(rows, 64), heads, 256, 0);
-    } else {
-      int32_t one = rows == 1, warps = large ? 8 : 2, kernel = wide ? (one ? COVEY_K_floats_wide1_f32 : COVEY_K_floats_wide8_f32) : one ? COVEY_K_floats_lane1_f32 : COVEY_K_floats_lane8_f32;
-      at = put(at, kernel + form, op, covey_ceil(outputs, warps * (wide ? 8 : 1)), covey_ceil(rows, FLOAT_ROWS), heads, warps * 32, 0);
-    }
+    int32_t from = heads > 1 ? op->src.width / heads : 0, first = heads > 1 ? op->i[2] : 0;
+    if (!float_aligned(&op->m) || op->src.stride % 4 || from % 4 || first % 4 || (uintptr_t)op->src.data % 16) return 0;
+    int32_t outputs = op->m.rows / heads, wide = covey_ceil(outputs, 32) * heads * covey_ceil(rows, 16) * 2 >= d->multiprocessors;
+    int32_t tile = !wide ? TILE_SMALL : rows == 1 ? TILE_ONE : rows <= 4 ? TILE_FOUR : TILE_MANY;
+    static const int32_t kernels[] = {COVEY_K_floats_small_f32, COVEY_K_floats_one_f32, COVEY_K_floats_four_f32, COVEY_K_floats_many_f32};
+    at = put(at, kernels[tile] + form, op, covey_ceil(rows, float_tiles[tile].rows), covey_ceil(outputs, float_tiles[tile].outs), heads, float_tiles[tile].threads, float_memory(tile, &op->m));
     at[-1].more[0] = check;
     return early(at, d);
   }
@@ -185,12 +186,16 @@ covey_launch *covey_fast_experts(const canon_op *op, const covey_bucket *b, cons
 
 covey_launch *covey_float_experts(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t routed, covey_launch *at) {
   const canon_record *r = routed ? &op->routed : &op->shared;
-  int32_t v = float_variant(&r->gate), rows = rows_of(b, op->dst.logits), k = routed ? op->i[1] : 1, one = rows == 1;
-  if (!(d->fast & COVEY_FAST_EXPERTS) || v < 0 || float_variant(&r->up) != v || float_variant(&r->down) != v || r->gate.cols % 8 || r->down.cols % 8) return 0;
-  int32_t items = routed ? at_most(op->i[0], rows * k) : 1, blocks = at_most(covey_ceil(rows, FLOAT_ROWS), MOST_ROW_BLOCKS);
-  at = early(put(at, (one ? COVEY_K_float_up1_f32 : COVEY_K_float_up8_f32) + v, op, covey_ceil(r->gate.rows, 64), items, blocks, 256, 0), d);
+  int32_t v = float_variant(&r->gate), rows = rows_of(b, op->dst.logits), k = routed ? op->i[1] : 1, experts = routed ? op->i[0] : 1;
+  if (!(d->fast & COVEY_FAST_EXPERTS) || v < 0 || float_variant(&r->up) != v || float_variant(&r->down) != v) return 0;
+  if (!float_aligned(&r->gate) || !float_aligned(&r->down) || op->src.stride % 4 || r->gate.rows % 4 || (uintptr_t)op->src.data % 16) return 0;
+  int32_t items = at_most(experts, rows * k), tile = rows == 1 ? TILE_ONE : rows * k <= 4 * experts ? TILE_FOUR : TILE_MANY;
+  int32_t blocks = at_most(covey_ceil(rows, float_tiles[tile].rows), MOST_ROW_BLOCKS), outs = float_tiles[tile].outs;
+  static const int32_t up[] = {0, COVEY_K_float_up_one_f32, COVEY_K_float_up_four_f32, COVEY_K_float_up_many_f32};
+  static const int32_t down[] = {0, COVEY_K_float_down_one_f32, COVEY_K_float_down_four_f32, COVEY_K_float_down_many_f32};
+  at = early(put(at, up[tile] + v, op, blocks, covey_ceil(2 * r->gate.rows, outs), items, 256, float_memory(tile, &r->gate)), d);
   at[-1].more[0] = routed;
-  at = early(put(at, (one ? COVEY_K_float_down1_f32 : COVEY_K_float_down8_f32) + v, op, covey_ceil(r->down.rows, 64), items, blocks, 256, 0), d);
+  at = early(put(at, down[tile] + v, op, blocks, covey_ceil(r->down.rows, outs), items, 256, float_memory(tile, &r->down)), d);
   at[-1].more[0] = routed;
   return at;
 }

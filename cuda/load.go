@@ -229,7 +229,7 @@ func (l *loader) matrix(m *C.canon_matrix) error {
 	host := *m
 	device := C.covey_matrix(&host, &size)
 	at, ok := l.seen[unsafe.Pointer(host.codes)]
-	if ok && l.memory.b.distinct {
+	if ok && l.memory.b.options.Distinct {
 		var err error
 		if at, err = l.another("weights", at, int64(size)); err != nil {
 			return err
@@ -294,7 +294,7 @@ func (l *loader) another(line string, from C.CUdeviceptr, n int64) (C.CUdevicept
 func (l *loader) record(line string, host *C.canon_record, block unsafe.Pointer) (C.CUdeviceptr, error) {
 	var device C.canon_record
 	size := int64(C.covey_record(host, &device))
-	if at, ok := l.seen[block]; ok && l.memory.b.distinct {
+	if at, ok := l.seen[block]; ok && l.memory.b.options.Distinct {
 		return l.another(line, at, size)
 	} else if ok {
 		return at, nil

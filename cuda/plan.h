@@ -16,17 +16,18 @@
 #define COVEY_WIDE(X, name) COVEY_FLOATS(X, name) X(name##_fp8)
 #define COVEY_SCALES(X, name) X(name##_f16) X(name##_bf16)
 #define COVEY_FAST(X)                                                                                                     \
-  COVEY_GROUPS(X, rows) COVEY_GROUPS(X, matmul_many) COVEY_WIDE(X, floats_wide1) COVEY_WIDE(X, floats_wide8)          \
-  COVEY_FLOATS(X, floats_lane1) COVEY_FLOATS(X, floats_lane8) COVEY_WIDE(X, floats_many)                                \
+  COVEY_GROUPS(X, rows) COVEY_GROUPS(X, matmul_many) COVEY_WIDE(X, floats_small) COVEY_WIDE(X, floats_one)            \
+  COVEY_WIDE(X, floats_four) COVEY_WIDE(X, floats_many)                                                                 \
   X(norm_codes) X(heads_ready) X(combine_sum) X(route)                                                                            \
   COVEY_GROUPS(X, up_many) COVEY_GROUPS(X, down_many)                                                                    \
-  COVEY_WIDE(X, float_up1) COVEY_WIDE(X, float_up8) COVEY_WIDE(X, float_down1) COVEY_WIDE(X, float_down8)                 \
+  COVEY_WIDE(X, float_up_one) COVEY_WIDE(X, float_up_four) COVEY_WIDE(X, float_up_many)                                   \
+  COVEY_WIDE(X, float_down_one) COVEY_WIDE(X, float_down_four) COVEY_WIDE(X, float_down_many)                             \
   COVEY_FLOATS(X, attend_blocks1) COVEY_FLOATS(X, attend_blocks2) COVEY_FLOATS(X, attend_blocks4)                        \
   COVEY_FLOATS(X, attend_tiles64) COVEY_FLOATS(X, attend_tiles128) COVEY_FLOATS(X, attend_latent) X(attend_fold)                                        \
   COVEY_SCALES(X, moe_row_int4_g32) COVEY_SCALES(X, moe_row_int4_g64) COVEY_SCALES(X, moe_row_int4_g128)     \
   COVEY_SCALES(X, attend_row_d64_int4_g32) COVEY_SCALES(X, attend_row_d64_int4_g64)                                            \
   COVEY_SCALES(X, attend_row_d128_int4_g32) COVEY_SCALES(X, attend_row_d128_int4_g64) COVEY_SCALES(X, attend_row_d128_int4_g128)            \
-  COVEY_FLOATS(X, floats_row) COVEY_SCALES(X, product_row_int4_g32) COVEY_SCALES(X, product_row_int4_g64) COVEY_SCALES(X, product_row_int4_g128)   \
+  COVEY_SCALES(X, product_row_int4_g32) COVEY_SCALES(X, product_row_int4_g64) COVEY_SCALES(X, product_row_int4_g128)   \
   COVEY_FLOATS(X, latent_heads) COVEY_FLOATS(X, latent_values) COVEY_FLOATS(X, attend_latent_row)                                       \
   COVEY_GROUPS(X, up_few) COVEY_GROUPS(X, down_few)
 #define X(name) COVEY_K_##name,

@@ -13,7 +13,7 @@ import (
 )
 
 // Shapes of real models, wholly in the device's memory. A few experts and layers are made and copied to places of their own for
-// all others (Backend.distinct), so a step moves the bytes that a model of this shape would move.
+// all others (Options.Distinct), so a step moves the bytes that a model of this shape would move.
 var wholeShapes = []shape{
 	{name: "qwen3-30b-a3b", layers: 48, hidden: 2048, inner: 768, heads: 32, kvHeads: 4, dim: 128, rot: 128, headNorm: true, vocab: 151936, router: canon.RouterSpec{Experts: 128, TopK: 8, Normalise: true}, group: 64},
 	{name: "olmoe", layers: 16, hidden: 2048, inner: 1024, heads: 16, kvHeads: 16, dim: 128, rot: 128, headNorm: true, vocab: 50304, router: canon.RouterSpec{Experts: 64, TopK: 8}, group: 64},
@@ -52,8 +52,7 @@ func BenchmarkShapes(b *testing.B) {
 				if launches && testing.Short() {
 					break
 				}
-				device := must(Open(0, Options{Launches: launches}))
-				device.distinct = true
+				device := must(Open(0, Options{Launches: launches, Distinct: true}))
 				if probe == 0 {
 					probe = must(device.Measure()).Copy
 				}
@@ -80,8 +79,7 @@ func BenchmarkShapes(b *testing.B) {
 	}
 }
 
-// BenchmarkKernels runs a step of one row, one of 16 and one of 4,096 of a few layers of a shape, launch by launch, for a profiler
-// to look at:
+// BenchmarkKernels runs steps of 1, 4, 16, 64 and 4,096 rows of a few layers of a shape, launch by launch, for a profiler to look at:
 //
 //	COVEY_TEST_DEVICE=1 ncu --metrics gpu__time_duration.sum ./cuda.test -test.run '^$' -test.bench Kernels/qwen3 -test.benchtime 1x
 func BenchmarkKernels(b *testing.B) {
@@ -91,15 +89,14 @@ func BenchmarkKernels(b *testing.B) {
 	for _, c := range wholeShapes {
 		b.Run(c.name, func(b *testing.B) {
 			c.form, c.scale, c.head, c.routerForm, c.kv, c.stored, c.records, c.layers = canon.Int4, canon.BF16, canon.BF16, canon.BF16, canon.F16, 1, 8, 2
-			device := open(b, Options{Launches: true})
-			device.distinct = true
+			device := open(b, Options{Launches: true, Distinct: true})
 			g := newRig(b, canon.Limits{Rows: 4096, Sequences: 64, Pages: 64, LogitRows: 64})
 			c.build(g)
 			if err := g.p.Build(); err != nil {
 				b.Fatal(err)
 			}
 			r := must(device.Load(g.p))
-			for _, s := range []*canon.Step{decodeStep(1, 1000), decodeStep(16, 1000), prefillStep(4096)} {
+			for _, s := range []*canon.Step{decodeStep(1, 1000), decodeStep(4, 1000), decodeStep(16, 1000), decodeStep(64, 1000), prefillStep(4096)} {
 				if err := r.Run(s); err != nil {
 					b.Fatal(err)
 				}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"covey/cuda"
 	"covey/daemon"
 	"covey/engine"
 )
@@ -180,7 +181,7 @@ func (c *kernelsCmd) Run(con *console) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	backend, err := openDevice(c.Device)
+	backend, err := openDeviceWith(c.Device, cuda.Options{Distinct: true})
 	if err != nil {
 		return err
 	}
@@ -197,8 +198,8 @@ func (c *kernelsCmd) Run(con *console) error {
 		return con.json(map[string]any{"kernels": rates, "read_gb_s": median(read), "device": backend.Name(), "runs": c.Runs, "version": version})
 	}
 	for _, r := range rates {
-		fmt.Fprintf(con.out, "%-5s [%d, %d] x %2d rows  %7.1f GB/s of weights (%.1f to %.1f), %3.0f %% of reading alone  %7.1f Gop/s\n",
-			r.Form, r.Out, r.In, r.Rows, r.GBs, slices.Min(r.RunsGBs), slices.Max(r.RunsGBs), 100*r.Fraction, r.Gops)
+		fmt.Fprintf(con.out, "%-5s %-4s [%d, %d] x %3d rows  %7.1f GB/s of weights (%.1f to %.1f), %3.0f %% of reading alone  %8.1f Gop/s\n",
+			r.Form, r.group(), r.Out, r.In, r.Rows, r.GBs, slices.Min(r.RunsGBs), slices.Max(r.RunsGBs), 100*r.Fraction, r.Gops)
 	}
 	return nil
 }

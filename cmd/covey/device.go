@@ -46,12 +46,16 @@ func numbered(known []cuda.Info, n int) (cuda.Info, error) {
 }
 
 // openDevice opens the backend that --device names; the engine that gets it closes it.
-func openDevice(name string) (canon.Backend, error) {
+func openDevice(name string) (canon.Backend, error) { return openDeviceWith(name, cuda.Options{}) }
+
+// openDeviceWith is openDevice with options, of which the name says the devices.
+func openDeviceWith(name string, o cuda.Options) (canon.Backend, error) {
 	ordinals, err := parseDevice(name)
 	if err != nil || ordinals == nil {
 		return canon.CPU, err
 	}
-	b, err := cuda.Open(ordinals[0], cuda.Options{Beside: ordinals[1:]})
+	o.Beside = ordinals[1:]
+	b, err := cuda.Open(ordinals[0], o)
 	if err != nil {
 		return nil, &daemon.Error{Kind: daemon.KindEnvironment, Code: "device", Message: "opening device " + name, Hint: "covey doctor lists the devices; --device cpu runs without one", Err: err}
 	}

@@ -1,4 +1,4 @@
-// Bench of the CUDA kernels without Go: nvcc builds it, it needs a device. `bench [section ...]`: latency, row, rows, attention, attend, layers, edges.
+// Bench of the CUDA kernels without Go: nvcc builds it, it needs a device. `bench [section ...]`: latency, row, rows, attention, attend, layers, edges, floats.
 #include "bench.h"
 #include "../kernels/ptx.cuh"
 
@@ -222,5 +222,6 @@ int main(int n, char **arg) {
   if (wants("attend")) bench_attend(probe);
   if (wants("layers")) bench_layers(probe);
   if (wants("edges")) bench_edges();
+  if (wants("floats")) bench_floats(probe);
   return 0;
 }

@@ -100,3 +100,4 @@ void bench_attention();
 void bench_attend(double probe);
 void bench_layers(double probe);
 void bench_edges();
+void bench_floats(double probe);

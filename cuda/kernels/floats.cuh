@@ -1,65 +1,18 @@
-// Sums of products with float weights (rule 3): each has 32 lanes of the rule, and with FP8 each block of 128 inputs has its own, whose
-// sum is added to the total by one multiply-add with the block's scale. Twin: canon_dot.
+// Products with float weights (rule 3) for one to many rows: a block takes tiles of outputs by rows, whose weights and inputs stream
+// through stages in shared memory, FLOAT_CHUNK inputs a stage. A warp's lanes are the 32 lanes of the rule; it holds OUTS outputs by
+// ROWS rows, for which it reads OUTS + ROWS numbers of shared memory and issues OUTS * ROWS multiply-adds. Few rows are bound by
+// device memory, many by the multiply-adds. With FP8 each block of 128 inputs has its own tree, whose sum is added to the total by one
+// multiply-add with the block's scale. Rows of weights and of inputs begin at multiples of 16 bytes. Twins: canon_dot, canon_block_dot.
 #pragma once
 #include "device.h"
 #include "ptx.cuh"
 
-enum { FLOAT_ROWS = 8, FLOAT_DEPTH = 1024, FLOAT_TURNS = 4, FLOAT_BLOCKS = 192 };   // FP8: turns of the lanes in a block, most blocks of a row
+enum { FLOAT_CHUNK = 128, FLOAT_BLOCKS = 192 };   // inputs of a stage, which are those of an FP8 scale; most of these of a row
 
-template <int FORM> static __device__ __forceinline__ float float_of(const uint8_t *w, int64_t i) {
+template <int FORM> static __device__ __forceinline__ float float_of(const uint8_t *w, int i) {
   if (FORM == CANON_F32) return ((const float *)w)[i];
-  if (FORM == CANON_FP8) return canon_from_e4m3(w[i]);
+  if (FORM == CANON_FP8) return e4m3s(w[i]).x;
   return FORM == CANON_BF16 ? canon_from_bf16(((const uint16_t *)w)[i]) : halves(((const uint16_t *)w)[i]).x;
-}
-// EACH weights on their way: raw words, turned into floats when they are used. FP8 has EACH 8.
-template <int FORM, int EACH> struct float_words {
-  uint4 a, b;
-  __device__ __forceinline__ void load(const uint8_t *w) {
-    if (FORM == CANON_FP8) { uint2 v = __ldcs((const uint2 *)w); a.x = v.x; a.y = v.y; return; }
-    if (EACH == 1) a.x = FORM == CANON_F32 ? __ldcs((const uint32_t *)w) : __ldcs((const uint16_t *)w);
-    else {
-      a = __ldcs((const uint4 *)w);
-      if (FORM == CANON_F32) b = __ldcs((const uint4 *)w + 1);
-    }
-  }
-  __device__ __forceinline__ void get(float v[EACH]) const {
-    if (EACH == 1) { v[0] = FORM == CANON_F32 ? __uint_as_float(a.x) : FORM == CANON_BF16 ? canon_from_bf16((uint16_t)a.x) : halves(a.x).x; return; }
-    const uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-    #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-      if (FORM == CANON_F32) v[i] = __uint_as_float(w[i & 7]);
-      else if (FORM == CANON_BF16) v[i] = __uint_as_float(i & 1 ? w[i / 2 & 7] & 0xffff0000u : w[i / 2 & 7] << 16);
-      else { float2 f = FORM == CANON_FP8 ? e4m3s(w[i / 4] >> (i & 2) * 8) : halves(w[i / 2 & 7]); v[i] = i & 1 ? f.y : f.x; }
-    }
-  }
-};
-
-// The tree of lanes l and l + 16, 8, 4, 2, 1 where a thread holds EACH neighbouring lanes, l = q * EACH + e for thread q of 32 / EACH.
-// With 8 of them each step gives one half of what is left to each partner. All threads of the output get the sum.
-template <int EACH> static __device__ __forceinline__ float float_tree(const float v[EACH], int q) {
-  float s[4];
-  if (EACH == 1) return warp_tree(v[0]);
-  #pragma unroll
-  for (int e = 0; e < 4; e++) s[e] = (q & 2 ? v[(e + 4) % EACH] : v[e % EACH]) + __shfl_xor_sync(FULL, q & 2 ? v[e % EACH] : v[(e + 4) % EACH], 2);
-  #pragma unroll
-  for (int e = 0; e < 2; e++) { float give = q & 1 ? s[e] : s[e + 2], keep = q & 1 ? s[e + 2] : s[e]; s[e] = keep + __shfl_xor_sync(FULL, give, 1); }
-  float give = q & 2 ? s[0] : s[1], t = q & 2 ? s[1] : s[0];
-  t = t + __shfl_xor_sync(FULL, give, 2);
-  t = t + __shfl_xor_sync(FULL, t, 1);
-  return t + __shfl_xor_sync(FULL, t, 2);
-}
-// The same tree for 64 sums whose lanes are the warp's; lane l gets those of 2 l and 2 l + 1.
-static __device__ __forceinline__ float2 float_trees(float v[64]) {
-  const int lane = threadIdx.x & 31;
-  #pragma unroll
-  for (int h = 16; h >= 1; h >>= 1) {
-    #pragma unroll
-    for (int i = 0; i < 2 * h; i++) {
-      const float low = v[i], high = v[i + 2 * h];
-      v[i] = (lane & h ? high : low) + __shfl_xor_sync(FULL, lane & h ? low : high, h);
-    }
-  }
-  return make_float2(v[0], v[1]);
 }
 
 // Scales of FP8 for outputs that share them, from `output` on: of each block of 128 inputs, into shared memory [FLOAT_BLOCKS].
@@ -68,82 +21,154 @@ static __device__ __forceinline__ void float_scales(const canon_matrix &m, const
   for (int i = threadIdx.x; i < covey_ceil(m.cols, m.block_cols); i += blockDim.x) scales[i] = source_value(m.scale_form, at, row + (m.blocks == 1 ? 0 : i));
 }
 
-// Up to ROWS sums of one output. A thread holds EACH neighbouring lanes of the rule, 32 / EACH threads an output, so that one load
-// brings EACH weights and a warp reads 32 to 128 bytes of several outputs at once.
-template <int FORM, int EACH, int ROWS> struct float_sums {
-  enum { threads = 32 / EACH, outputs = EACH, ahead = ROWS > 1 ? 2 : EACH == 1 ? 16 : 4, size = FORM == CANON_F32 ? 4 : FORM == CANON_FP8 ? 1 : 2 };
-  float_words<FORM, EACH> next[ahead];
-
-  // Asks for the first weights; w is where the output's weights begin.
-  __device__ __forceinline__ void begin(const uint8_t *w, int cols, int q) {
-    #pragma unroll
-    for (int j = 0; j < ahead; j++) if (j < cols / 32) next[j].load(w + ((int64_t)j * 32 + q * EACH) * size);
+// The tree of rule 3 for N sums whose lanes are the warp's. Up to 32 sums: lane l gets the sum l / (32 / N) into v[0]. More: sums
+// l * N / 32 and what follows into v[0 .. N / 32).
+template <int N> static __device__ __forceinline__ void float_trees(float (&v)[N]) {
+  const int lane = threadIdx.x & 31;
+  int left = N;
+  #pragma unroll
+  for (int h = 16; h >= 1; h >>= 1) {
+    if (left > 1) {
+      left /= 2;
+      #pragma unroll
+      for (int i = 0; i < N / 2; i++) {
+        if (i >= left) break;
+        const float low = v[i], high = v[i + left];
+        v[i] = (lane & h ? high : low) + __shfl_xor_sync(FULL, lane & h ? low : high, h);
+      }
+    } else {
+      v[0] = v[0] + __shfl_xor_sync(FULL, v[0], h);
+    }
   }
-  // Rows come from row(r), r < rows, through xs [ROWS][FLOAT_DEPTH] in shared memory; scales as float_scales leaves them. All threads of
-  // the block call it. Every thread of an output gets its sums.
-  template <class ROW> __device__ __forceinline__ void run(const uint8_t *w, int cols, int rows, int q, ROW row, float (*xs)[FLOAT_DEPTH], const float *scales, float out[ROWS]) {
-    const int whole = cols / 32;
-    float acc[ROWS][EACH];
-    w += q * EACH * size;
+}
+
+template <int FORM, int OUTS, int ROWS, int WARPS, int OUT_WARPS, int STAGES> struct float_tile {
+  static_assert(WARPS % OUT_WARPS == 0, "warps are a grid");
+  enum {
+    outs = OUTS, rows = ROWS, threads = WARPS * 32, out_warps = OUT_WARPS, row_warps = WARPS / OUT_WARPS, block_outs = OUTS * OUT_WARPS, block_rows = ROWS * row_warps, sums = OUTS * ROWS,
+    mine = sums > 32 ? sums / 32 : 1, share = sums > 32 ? 1 : 32 / sums,   // sums of a lane, lanes that have the same
+    size = FORM == CANON_F32 ? 4 : FORM == CANON_FP8 ? 1 : 2, weight_bytes = FLOAT_CHUNK * size, input_bytes = FLOAT_CHUNK * 4,
+    stage = block_outs * weight_bytes + block_rows * input_bytes, memory = STAGES * stage,
+  };
+  // In shared memory: where the rows of weights and of inputs of the block begin, each of which may be any.
+  struct places { const uint8_t *weights[block_outs]; const float *inputs[block_rows]; };
+
+  static __device__ __forceinline__ void fetch_weights(uint8_t *ring, const places &at, int chunk, int cols) {
+    constexpr int pieces = weight_bytes / 16;
+    uint8_t *to = ring + chunk % STAGES * stage;
+    const int bytes = (cols - chunk * FLOAT_CHUNK) * size;
     #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-      out[r] = 0;
-      #pragma unroll
-      for (int e = 0; e < EACH; e++) acc[r][e] = 0;
+    for (int i0 = 0; i0 < block_outs * pieces; i0 += threads) {
+      const int i = i0 + threadIdx.x, c = i % pieces * 16;
+      if ((block_outs * pieces) % (threads) && i >= block_outs * pieces) break;
+      if (c < bytes) copy16(to + i * 16, at.weights[i / pieces] + (int64_t)chunk * weight_bytes + c);
     }
-    for (int c0 = 0; c0 < cols; c0 += FLOAT_DEPTH) {
-      const int depth = at_most(cols - c0, FLOAT_DEPTH);
-      __syncthreads();
-      #pragma unroll
-      for (int r = 0; r < ROWS; r++) {
-        const float *x = row(at_most(r, rows - 1)) + c0;
-        for (int i = threadIdx.x; i < depth; i += blockDim.x) xs[r][i] = r < rows ? __ldcg(x + i) : 0.0f;
-      }
-      __syncthreads();
-      const int first = c0 / 32, end = at_most(whole, first + FLOAT_DEPTH / 32);
-      for (int b = first; b < end; b += ahead) {
-        #pragma unroll
-        for (int j = 0; j < ahead; j++) {
-          if (b + j >= end) break;
-          float f[EACH];
-          next[j].get(f);
-          if (b + j + ahead < whole) next[j].load(w + (int64_t)(b + j + ahead) * 32 * size);
-          #pragma unroll
-          for (int r = 0; r < ROWS; r++) {
-            const float *x = &xs[r][(b + j - first) * 32 + q * EACH];
-            float in[EACH];
-            if (EACH == 1) in[0] = x[0];
-            else {
-              #pragma unroll
-              for (int e = 0; e < EACH; e += 4) { float4 t = *(const float4 *)(x + e); in[e] = t.x; in[(e + 1) % EACH] = t.y; in[(e + 2) % EACH] = t.z; in[(e + 3) % EACH] = t.w; }
-            }
-            #pragma unroll
-            for (int e = 0; e < EACH; e++) acc[r][e] = canon_fmaf(f[e], in[e], acc[r][e]);
-          }
-          if (FORM == CANON_FP8 && ((b + j + 1) % FLOAT_TURNS == 0 || b + j + 1 == whole)) {
-            const float scale = scales[(b + j) / FLOAT_TURNS];
-            #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-              out[r] = canon_fmaf(scale, float_tree<EACH>(acc[r], q), out[r]);
-              #pragma unroll
-              for (int e = 0; e < EACH; e++) acc[r][e] = 0;
-            }
-          }
-        }
-      }
-      const int rest = cols - whole * 32;                    // a short last turn of the lanes; FP8 has none
-      if (rest && c0 + depth == cols) {
-        #pragma unroll
-        for (int e = 0; e < EACH; e++) {
-          if (q * EACH + e >= rest) continue;
-          const float f = float_of<FORM>(w, (int64_t)whole * 32 + e);
-          #pragma unroll
-          for (int r = 0; r < ROWS; r++) acc[r][e] = canon_fmaf(f, xs[r][whole * 32 - c0 + q * EACH + e], acc[r][e]);
-        }
-      }
-    }
-    if (FORM == CANON_FP8) return;
+  }
+  static __device__ __forceinline__ void fetch_inputs(uint8_t *ring, const places &at, int chunk, int cols) {
+    constexpr int pieces = input_bytes / 16;
+    uint8_t *to = ring + chunk % STAGES * stage + block_outs * weight_bytes;
+    const int bytes = (cols - chunk * FLOAT_CHUNK) * 4;
     #pragma unroll
-    for (int r = 0; r < ROWS; r++) out[r] = float_tree<EACH>(acc[r], q);
+    for (int i0 = 0; i0 < block_rows * pieces; i0 += threads) {
+      const int i = i0 + threadIdx.x, c = i % pieces * 16;
+      if ((block_rows * pieces) % (threads) && i >= block_rows * pieces) break;
+      if (c < bytes) copy16(to + i * 16, (const uint8_t *)at.inputs[i / pieces] + (int64_t)chunk * input_bytes + c);
+    }
+  }
+  // The first weights, which depend on no earlier launch.
+  static __device__ __forceinline__ void begin(uint8_t *ring, const places &at, int cols) {
+    #pragma unroll 1
+    for (int k = 0; k < STAGES - 1 && k * FLOAT_CHUNK < cols; k++) fetch_weights(ring, at, k, cols);
+  }
+  // Sums of the block's warps, as float_trees leaves them: sum r * OUTS + o is that of output o and row r of the warp. All threads call it,
+  // behind begin; a warp without `used` only copies. scales: FP8's, as float_scales leaves them; with KINDS 2 those of even outputs and
+  // then those of odd ones.
+  template <int KINDS = 1> static __device__ __forceinline__ void run(uint8_t *ring, const places &at, int cols, bool used, const float *scales, float (&out)[mine]) {
+    const int warp = __shfl_sync(FULL, threadIdx.x >> 5, 0), lane = threadIdx.x & 31, chunks = (cols + FLOAT_CHUNK - 1) / FLOAT_CHUNK;
+    const int out0 = warp % OUT_WARPS * OUTS, row0 = warp / OUT_WARPS * ROWS;
+    float acc[sums];
+    #pragma unroll
+    for (int i = 0; i < sums; i++) acc[i] = 0;
+    #pragma unroll
+    for (int i = 0; i < mine; i++) out[i] = 0;
+    #pragma unroll 1
+    for (int k = 0; k < STAGES - 1; k++) {
+      if (k < chunks) fetch_inputs(ring, at, k, cols);
+      copies_commit();
+    }
+    #pragma unroll 1
+    for (int k = 0; k < chunks; k++) {
+      copies_wait<STAGES - 2>();
+      __syncthreads();
+      if (k + STAGES - 1 < chunks) {
+        fetch_weights(ring, at, k + STAGES - 1, cols);
+        fetch_inputs(ring, at, k + STAGES - 1, cols);
+      }
+      copies_commit();
+      if (!used) continue;
+      const uint8_t *w = ring + k % STAGES * stage + out0 * weight_bytes;
+      const float *x = (const float *)(ring + k % STAGES * stage + block_outs * weight_bytes) + row0 * FLOAT_CHUNK;
+      auto step = [&](int i) {
+        float in[ROWS];
+        #pragma unroll
+        for (int r = 0; r < ROWS; r++) in[r] = x[r * FLOAT_CHUNK + i];
+        #pragma unroll
+        for (int o = 0; o < OUTS; o++) {
+          const float f = float_of<FORM>(w + o * weight_bytes, i);
+          #pragma unroll
+          for (int r = 0; r < ROWS; r++) acc[r * OUTS + o] = canon_fmaf(f, in[r], acc[r * OUTS + o]);
+        }
+      };
+      const int left = cols - k * FLOAT_CHUNK;
+      if (left >= FLOAT_CHUNK) {
+        #pragma unroll
+        for (int i = 0; i < FLOAT_CHUNK; i += 32) step(i + lane);
+      } else {
+        #pragma unroll 1
+        for (int i = lane; i < left; i += 32) step(i);
+        __syncwarp();
+      }
+      if (FORM == CANON_FP8) {
+        float_trees(acc);
+        #pragma unroll
+        for (int i = 0; i < mine; i++) out[i] = canon_fmaf(scales[KINDS == 1 ? k : ((lane / share * mine + i) & 1) * FLOAT_BLOCKS + k], acc[i], out[i]);
+        #pragma unroll
+        for (int i = 0; i < sums; i++) acc[i] = 0;
+      }
+    }
+    if (FORM == CANON_FP8 || !used) return;
+    float_trees(acc);
+    #pragma unroll
+    for (int i = 0; i < mine; i++) out[i] = acc[i];
+  }
+  // Calls f(output, row, value) of the block's sums for the lanes that own them.
+  template <class F> static __device__ __forceinline__ void each(const float (&out)[mine], F f) {
+    const int warp = __shfl_sync(FULL, threadIdx.x >> 5, 0), lane = threadIdx.x & 31, out0 = warp % OUT_WARPS * OUTS, row0 = warp / OUT_WARPS * ROWS;
+    if (lane % share) return;
+    #pragma unroll
+    for (int i = 0; i < mine; i++) {
+      const int sum = lane / share * mine + i;
+      f(out0 + sum % OUTS, row0 + sum / OUTS, out[i]);
+    }
+  }
+  // Calls f(output / 2, row, value of the even output, of the odd one).
+  template <class F> static __device__ __forceinline__ void pairs(const float (&out)[mine], F f) {
+    const int warp = __shfl_sync(FULL, threadIdx.x >> 5, 0), lane = threadIdx.x & 31, out0 = warp % OUT_WARPS * OUTS, row0 = warp / OUT_WARPS * ROWS;
+    if (mine == 1) {
+      const float odd = __shfl_down_sync(FULL, out[0], share);
+      const int sum = lane / share;
+      if (lane % (2 * share) == 0) f((out0 + sum % OUTS) / 2, row0 + sum / OUTS, out[0], odd);
+      return;
+    }
+    #pragma unroll
+    for (int i = 0; i < mine; i += 2) {
+      const int sum = lane * mine + i;
+      f((out0 + sum % OUTS) / 2, row0 + sum / OUTS, out[i], out[(i + 1) % mine]);
+    }
   }
 };
+
+template <int FORM> using float_small = float_tile<FORM, 1, 4, 4, 4, 8>;
+template <int FORM> using float_one = float_tile<FORM, 4, 1, 8, 8, 8>;
+template <int FORM> using float_four = float_tile<FORM, 4, 4, 8, 8, 5>;
+template <int FORM> using float_many = float_tile<FORM, 8, 8, 8, 4, 4>;
