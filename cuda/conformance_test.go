@@ -394,6 +394,28 @@ func TestAttentionEqualsTheCPU(t *testing.T) {
 	}
 }
 
+// Few rows in blocks of 256 positions: more thread blocks than multiprocessors and fewer, with 8, 4, 2 and 1 query heads each.
+func TestAttentionOfSeveralRowsEqualsTheCPU(t *testing.T) {
+	for _, c := range []struct {
+		heads, kvHeads int
+		form           canon.Form
+	}{{8, 1, canon.F16}, {4, 1, canon.BF16}, {2, 1, canon.F16}, {1, 1, canon.F32}} {
+		t.Run(fmt.Sprintf("%d of %d, %v", c.heads, c.kvHeads, c.form), func(t *testing.T) {
+			const dim, pages = 32, 5
+			g := newRig(t, canon.Limits{Pages: pages})
+			q, k, v, y := g.input(c.heads*dim, false), g.input(c.kvHeads*dim, false), g.input(c.kvHeads*dim, false), g.p.Buffer(c.heads*dim)
+			for _, b := range []*canon.Buffer{q, k, v} {
+				g.p.Clamp(b, -3, 3)
+			}
+			kv := must(g.arena.NewKV(canon.KVSpec{Layers: 1, Heads: c.kvHeads, Dim: dim, Pages: pages, Form: c.form}))
+			g.p.KVAppend(kv, 0, k, v)
+			g.p.Attention(y, q, kv, 0, canon.AttentionSpec{Heads: c.heads})
+			g.keep(y)
+			g.same(g.step(0, 20, pages), g.step(250, 20, pages), g.step(270, 5, pages), g.step(275, 1, pages))
+		})
+	}
+}
+
 // Many rows at once: tiles of queries, with rows of two sequences, of which each row attends another part; windows and sinks.
 func TestAttentionOfManyRowsEqualsTheCPU(t *testing.T) {
 	for _, c := range []struct {

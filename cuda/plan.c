@@ -71,7 +71,7 @@ static covey_launch *feed_forward(const canon_op *op, const covey_bucket *b, con
   if (op->table) {
     const canon_record *r = &op->routed;
     int32_t items = at_most(op->i[0], rows * k), blocks = at_most(covey_ceil(rows, PRODUCT_ROWS), MOST_ROW_BLOCKS);
-    at = put(at, COVEY_K_group, op, 1, 1, 1, 512, 17 * 4 * (int64_t)at_most(op->i[0], 1024));   // GROUP_WARPS and GROUP_EXPERTS of feedforward.cu
+    at = early(put(at, COVEY_K_group, op, 1, 1, 1, 512, 17 * 4 * (int64_t)at_most(op->i[0], 1024)), d);   // GROUP_WARPS and GROUP_EXPERTS of feedforward.cu
     if ((fast = covey_fast_experts(op, b, d, 1, at)) || (fast = covey_float_experts(op, b, d, 1, at))) {
       at = fast;
     } else {

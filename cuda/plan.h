@@ -23,6 +23,7 @@
   COVEY_WIDE(X, float_up_one) COVEY_WIDE(X, float_up_four) COVEY_WIDE(X, float_up_many)                                   \
   COVEY_WIDE(X, float_down_one) COVEY_WIDE(X, float_down_four) COVEY_WIDE(X, float_down_many)                             \
   COVEY_FLOATS(X, attend_blocks1) COVEY_FLOATS(X, attend_blocks2) COVEY_FLOATS(X, attend_blocks4)                        \
+  COVEY_FLOATS(X, attend_blocks8)                                                                                       \
   COVEY_FLOATS(X, attend_tiles64) COVEY_FLOATS(X, attend_tiles128) COVEY_FLOATS(X, attend_latent) X(attend_fold)                                        \
   COVEY_SCALES(X, moe_row_int4_g32) COVEY_SCALES(X, moe_row_int4_g64) COVEY_SCALES(X, moe_row_int4_g128)     \
   COVEY_SCALES(X, attend_row_d64_int4_g32) COVEY_SCALES(X, attend_row_d64_int4_g64)                                            \

@@ -73,8 +73,8 @@ static void run(const shape &sh) {
   covey_program *dp = device<covey_program>(1);
   int32_t *positions = device<int32_t>(4096), *sequence = device<int32_t>(4096);
   p.step.positions = positions; p.step.sequence = sequence; p.step.pages = dpages; p.step.pages_stride = n;
-  int tile_memory = attend_tile_memory(dim), block_memory = attend_block_memory(dim, CANON_F16);
-  for (auto f : {covey_attend_blocks1_f16, covey_attend_blocks2_f16, covey_attend_blocks4_f16}) CHECK(cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, block_memory));
+  int tile_memory = attend_tile_memory(dim), keys = CANON_BLOCK * dim * 2;
+  for (auto f : {covey_attend_blocks1_f16, covey_attend_blocks2_f16, covey_attend_blocks4_f16, covey_attend_blocks8_f16}) CHECK(cudaFuncSetAttribute(f, cudaFuncAttributeMaxDynamicSharedMemorySize, 2 * keys));
   auto tiles = dim == 64 ? covey_attend_tiles64_f16 : covey_attend_tiles128_f16;
   CHECK(cudaFuncSetAttribute(tiles, cudaFuncAttributeMaxDynamicSharedMemorySize, tile_memory));
   struct test { int rows, first; } tests[] = {{1, 0}, {1, 999}, {1, 4000}, {1, 8190}, {8, 1000}, {64, 1000}, {100, 200}, {512, 0}, {4096, 0}};
@@ -85,15 +85,16 @@ static void run(const shape &sh) {
     CHECK(cudaMemcpy(positions, pos.data(), t.rows * 4, cudaMemcpyHostToDevice));
     CHECK(cudaMemcpy(dp, &p, sizeof p, cudaMemcpyHostToDevice));
     int blocks = (t.first + t.rows - 1) / 256 + 1;
-    for (int way : {1, 2, 4, 0}) {
+    for (int way : {1, 2, 4, 8, -4, -8, 0}) {   // query heads a block; negative: keys and values in turn
       if (way && (t.rows > 64 || group % way)) continue;
+      const int together = abs(way), both = way > 0;
       if (!way && t.rows < 8) continue;
-      auto f = way == 1 ? covey_attend_blocks1_f16 : way == 2 ? covey_attend_blocks2_f16 : covey_attend_blocks4_f16;
+      auto f = together == 1 ? covey_attend_blocks1_f16 : together == 2 ? covey_attend_blocks2_f16 : together == 4 ? covey_attend_blocks4_f16 : covey_attend_blocks8_f16;
       auto go = [&](int i, cudaStream_t s) {
         canon_op o = op;
         o.i[0] = i % layers;
         if (way) {
-          f<<<dim3(sh.heads / way, blocks, t.rows), 256, block_memory, s>>>(o, dp);
+          f<<<dim3(sh.heads / together, blocks, t.rows), 256, (1 + both) * keys, s>>>(o, dp, both);
           covey_attend_fold<<<dim3(sh.heads, t.rows), dim, 0, s>>>(o, dp, 0);
         } else {
           tiles<<<dim3(covey_ceil(t.rows, TILE_QUERIES / group), sh.kv), TILE_THREADS, tile_memory, s>>>(o, dp);

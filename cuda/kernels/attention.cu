@@ -5,14 +5,12 @@
 //           ascending order. Bound by latency: one copy, a chain of dim and one of 256 multiply-adds, however long the context.
 #include "attention.cuh"
 
-// Keys and values of a block come into shared memory by one bulk copy a page, all at once: the block waits for memory once,
-// or twice where both do not fit.
-CANON_FN int32_t attend_block_bytes(int32_t dim, int32_t form) { return CANON_BLOCK * dim * covey_form_bytes(form); }
-CANON_FN int32_t attend_block_both(int32_t dim, int32_t form) { return 2 * attend_block_bytes(dim, form) <= 196608; }
-CANON_FN int32_t attend_block_memory(int32_t dim, int32_t form) { return (attend_block_both(dim, form) ? 2 : 1) * attend_block_bytes(dim, form); }
-
-// grid (heads / HEADS, blocks, rows), 256 threads; dim at most 256 and a multiple of 8.
-template <int FORM, int HEADS> __device__ __forceinline__ void attend_block(const canon_op &op, const covey_program *p) {
+// Keys and values of a block come into shared memory by one bulk copy a page. Where there are no more blocks than multiprocessors, both
+// at once, and the block waits for memory once; where there are more, values follow keys to the same place, so that several blocks
+// stand on a multiprocessor and one multiplies while another waits.
+//
+// grid (heads / HEADS, blocks, rows), 256 threads; dim at most 256 and a multiple of 8. Dynamic shared memory: keys, and values if both.
+template <int FORM, int HEADS> __device__ __forceinline__ void attend_block(const canon_op &op, const covey_program *p, int both) {
   COVEY_MEMORY(block_memory);
   __shared__ float q[256][HEADS], top[8][HEADS];
   __shared__ __align__(16) float w[HEADS][CANON_BLOCK];
@@ -29,7 +27,7 @@ template <int FORM, int HEADS> __device__ __forceinline__ void attend_block(cons
   const attend_span s = span_of(op, step, row);
   if (b >= s.blocks) return;
   const int sequence = step.sequence[row], start = (s.first + b) * CANON_BLOCK, from = max(s.lo - start, 0), to = min(s.pos + 1 - start, CANON_BLOCK);
-  raw *keys = (raw *)block_memory, *values = attend_block_both(dim, FORM) ? keys + CANON_BLOCK * dim : keys;
+  raw *keys = (raw *)block_memory, *values = both ? keys + CANON_BLOCK * dim : keys;
   const raw *page = 0;
   int64_t part = 0;
   const uint32_t page_bytes = 64 * dim * sizeof(raw);
@@ -147,9 +145,10 @@ __device__ __forceinline__ void attend_fold(const canon_op &op, const covey_prog
 }
 
 #define COVEY_ATTEND(NAME, FORM)                                                                                                                    \
-  extern "C" __global__ __launch_bounds__(256) void covey_attend_blocks1_##NAME(const __grid_constant__ canon_op op, const covey_program *p) { attend_block<FORM, 1>(op, p); } \
-  extern "C" __global__ __launch_bounds__(256) void covey_attend_blocks2_##NAME(const __grid_constant__ canon_op op, const covey_program *p) { attend_block<FORM, 2>(op, p); } \
-  extern "C" __global__ __launch_bounds__(256) void covey_attend_blocks4_##NAME(const __grid_constant__ canon_op op, const covey_program *p) { attend_block<FORM, 4>(op, p); }
+  extern "C" __global__ __launch_bounds__(256) void covey_attend_blocks1_##NAME(const __grid_constant__ canon_op op, const covey_program *p, int both) { attend_block<FORM, 1>(op, p, both); } \
+  extern "C" __global__ __launch_bounds__(256) void covey_attend_blocks2_##NAME(const __grid_constant__ canon_op op, const covey_program *p, int both) { attend_block<FORM, 2>(op, p, both); } \
+  extern "C" __global__ __launch_bounds__(256) void covey_attend_blocks4_##NAME(const __grid_constant__ canon_op op, const covey_program *p, int both) { attend_block<FORM, 4>(op, p, both); } \
+  extern "C" __global__ __launch_bounds__(256) void covey_attend_blocks8_##NAME(const __grid_constant__ canon_op op, const covey_program *p, int both) { attend_block<FORM, 8>(op, p, both); }
 extern "C" __global__ void covey_attend_fold(const __grid_constant__ canon_op op, const covey_program *p, int group) { attend_fold(op, p, group); }
 COVEY_ATTEND(f16, CANON_F16)
 #ifndef COVEY_ONE_FORM

@@ -8,7 +8,7 @@ enum { GROUP_WARPS = 16, GROUP_EXPERTS = 1024 };
 // The expert of slot s, counted from e0, if it is here and one of the `width` in hand; -1 otherwise.
 static __device__ __forceinline__ int32_t expert_in_hand(const canon_op &op, int32_t s, int32_t end, int32_t e0, int32_t width) {
   if (s >= end) return -1;
-  int32_t id = op.ids[s];
+  int32_t id = __ldcg(op.ids + s);
   return id >= e0 && id < e0 + width && covey_here(op.table[id]) ? id - e0 : -1;
 }
 
@@ -18,11 +18,13 @@ static __device__ __forceinline__ int32_t expert_in_hand(const canon_op &op, int
 COVEY_BOUNDED(GROUP_WARPS * 32) covey_group(COVEY_CONST canon_op op, const covey_program *p) {
   COVEY_DYNAMIC(int32_t, count);                             // [GROUP_WARPS][width], then the experts' totals and places
   __shared__ int32_t used, filled;
+  wait_for_previous();
+  let_next_start();
   int32_t k = op.i[1], experts = op.i[0], slots = rows_of(p, op.dst.logits) * k, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   int32_t per = (covey_ceil(slots, GROUP_WARPS) + 31) / 32 * 32, from = at_most(warp * per, slots), to = at_most(from + per, slots);
   if (threadIdx.x == 0) used = filled = 0;
   for (int32_t s = threadIdx.x; s < slots; s += blockDim.x) {
-    int32_t id = op.ids[s];
+    int32_t id = __ldcg(op.ids + s);
     if (id >= 0 && !op.table[id]) fault(p, 0, s / k, CANON_FAULT_MISSING, op.label);
   }
   for (int32_t e0 = 0; e0 < experts; e0 += GROUP_EXPERTS) {
