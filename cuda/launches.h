@@ -19,9 +19,6 @@ static inline covey_launch *put(covey_launch *at, int32_t kernel, const canon_op
   at[-1].argument.op = *op;
   return at;
 }
-// Lets the last launch begin before the one before it has ended.
-static inline covey_launch *early(covey_launch *at, const covey_place *d) { at[-1].overlap = d->overlap; return at; }
-
 // The launch before at may start early, where the device can.
 static inline covey_launch *early(covey_launch *at, const covey_place *d) { at[-1].overlap = d->overlap; return at; }
 static inline int same(const canon_buffer *a, const canon_buffer *b) { return a->data == b->data && a->width == b->width; }

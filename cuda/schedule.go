@@ -30,8 +30,8 @@ const partialBytes = 256 << 20
 // scoreBytes bounds the scores of an indexer.
 const scoreBytes = 256 << 20
 
-// sharedDefault is the dynamic shared memory of a block that needs no permission.
-const sharedDefault = 48 << 10
+// sharedDefault is the dynamic shared memory of a block that needs no permission: 48 KiB, of which a kernel may have declared some.
+const sharedDefault = 40 << 10
 
 // plan is what a step of one bucket does.
 type plan struct {
