@@ -12,8 +12,9 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"os"
-	"path"
 	"reflect"
 	"runtime"
 	"slices"
@@ -28,9 +29,10 @@ import (
 // Built says whether the package was compiled with build tag cuda.
 const Built = true
 
-// The kernels, one file a source: machine code where the architecture was known, PTX for later ones.
+// The kernels, one file a source: machine code where the architecture was known, PTX for later ones. Beside each lies what it was
+// made from, so that a header of kernels/ that changes makes this package another one: Go compiles its C files anew then.
 //
-//go:embed kernels/*.fatbin
+//go:embed kernels/*.fatbin kernels/*.fatbin.for
 var images embed.FS
 
 // gorgonia.org/cu hides its handles; they are the only field of these structs.
@@ -320,18 +322,19 @@ func (d *device) open(plain bool) error {
 		return err
 	}
 	var unfit error // of modules with fast kernels only, which may hold nothing that this device runs
-	files, err := images.ReadDir("kernels")
+	files, err := fs.Glob(images, "kernels/*.fatbin")
 	if err != nil {
 		return fmt.Errorf("reading kernels: %w", err)
 	}
+	begun, told := time.Now(), false
 	for _, f := range files {
-		image, err := images.ReadFile(path.Join("kernels", f.Name()))
+		image, err := images.ReadFile(f)
 		if err != nil {
 			return fmt.Errorf("reading kernels: %w", err)
 		}
 		var m cu.Module
 		if err := call("cuModuleLoadData", func() (err error) { m, err = cu.LoadData(string(image)); return }); err != nil {
-			err = fmt.Errorf("%s on compute capability %d.%d: %w", f.Name(), d.info.Major, d.info.Minor, err)
+			err = fmt.Errorf("%s on compute capability %d.%d: %w", f, d.info.Major, d.info.Minor, err)
 			if e := (*Error)(nil); !errors.As(err, &e) || !slices.Contains([]int{noBinary, invalidPTX, unknownPTX}, e.Code) {
 				return err
 			}
@@ -339,6 +342,10 @@ func (d *device) open(plain bool) error {
 			continue
 		}
 		d.modules = append(d.modules, m)
+		if !told && time.Since(begun) > 2*time.Second {
+			told = true
+			slog.Info("the driver compiles kernels for this device, once: it keeps them", slog.String("device", d.info.Name), slog.Int("modules", len(files)))
+		}
 	}
 	if !plain {
 		d.fast = C.COVEY_FAST_PRODUCTS | C.COVEY_FAST_EXPERTS | C.COVEY_FAST_BULK

@@ -268,6 +268,11 @@ static int32_t match_heads(const canon_op *o, int32_t n, covey_heads *f) {
 
 // ---- one row through the attention half of a layer ----------------------------------------------------------------------
 
+// Whether attend_row.cu attends so: heads of 64 or 128 channels in f16, every position within the window.
+static int attends_row(const canon_op *op) {
+  return op->kv.form == CANON_F16 && !op->kv.single && (op->kv.dim == 64 || op->kv.dim == 128) && op->i[3] == op->kv.dim && op->i[1] % op->kv.heads == 0 && !op->i[4] && !op->i[6] && !op->i[7];
+}
+
 // Query heads that a unit of attention takes: several save reads of the cache where there are units enough.
 static int32_t heads_together(int32_t group, int32_t units, const covey_place *d) {
   int32_t together = 4;
@@ -293,9 +298,8 @@ static int32_t match_attend_row(const canon_op *o, int32_t n, const covey_bucket
   }
   const canon_op *attention = &o[5 + k], *quantise = attention + 1, *product = attention + 2, *sum = attention + 3;
   int32_t dim = h->kv.dim, group = product->m.group;
-  if (attention->kind != CANON_OP_ATTENTION || !attention->state || quantise->kind != CANON_OP_QUANTISE || product->kind != CANON_OP_MATMUL || sum->kind != CANON_OP_ADD) return 0;
-  if (!same(&attention->src, &h->q) || attention->i[0] != h->layer || attention->i[1] != h->heads || attention->i[3] != dim || attention->i[4] || attention->i[6] || attention->i[7]) return 0;
-  if (attention->kv.data != h->kv.data || h->heads % h->kv.heads || (dim != 64 && dim != 128) || dim % group || h->kv.form != CANON_F16) return 0;
+  if (attention->kind != CANON_OP_ATTENTION || !attends_row(attention) || !attention->state || quantise->kind != CANON_OP_QUANTISE || product->kind != CANON_OP_MATMUL || sum->kind != CANON_OP_ADD) return 0;
+  if (!same(&attention->src, &h->q) || attention->i[0] != h->layer || attention->i[1] != h->heads || attention->kv.data != h->kv.data || dim % group) return 0;
   if (!same(&o[1].src, &o[0].dst) || !same(&quantise->src, &attention->dst) || !same(&product->src, &attention->dst) || !same(&sum->src, &product->dst)) return 0;
   if (variant(&product->m) != v || product->m.bias || product->m.scale_form != scales || sum->dst.data != o[0].src.data || sum->dst.width != a->hidden) return 0;
   const canon_buffer *inside[] = {&o[0].dst, parts[0], parts[1], parts[2], &attention->dst, &product->dst};
@@ -344,7 +348,8 @@ covey_launch *covey_fast_router(const canon_op *op, const covey_bucket *b, const
 // ---- one row through a Mixture-of-Experts layer ------------------------------------------------------------------------
 
 int64_t covey_exchange(const canon_op *op, int32_t pages) {
-  if (op->kind == CANON_OP_ATTENTION) return op->kv.single ? op->i[6] ? 0 : COVEY_LATENT_BLOCKS * COVEY_LATENT_INBOX : covey_attend_exchange(op->i[1], op->kv.heads, op->kv.dim, covey_ceil(pages, 4));
+  if (op->kind == CANON_OP_ATTENTION && op->kv.single) return op->i[6] ? 0 : COVEY_LATENT_BLOCKS * COVEY_LATENT_INBOX;
+  if (op->kind == CANON_OP_ATTENTION) return !attends_row(op) ? 0 : covey_attend_exchange(op->i[1], op->kv.heads, op->kv.dim, covey_ceil(pages, 4));
   covey_moe m = {.hidden = op->dst.width, .inner = op->routed.gate.rows, .shared_inner = op->shared_block ? op->shared.gate.rows : 0, .experts = op->i[0], .k = op->i[1]};
   int32_t group = op->routed.gate.group;
   return group ? 2 * (int64_t)covey_moe_half(&m, group) : 0;
