@@ -348,7 +348,7 @@ func (d *device) open(plain bool) error {
 		}
 	}
 	if !plain {
-		d.fast = C.COVEY_FAST_PRODUCTS | C.COVEY_FAST_EXPERTS | C.COVEY_FAST_BULK
+		d.fast = C.COVEY_FAST_PRODUCTS | C.COVEY_FAST_EXPERTS | C.COVEY_FAST_ATTENTION | C.COVEY_FAST_BULK
 	}
 	d.overlap = 1
 	for k := range d.functions {

@@ -215,13 +215,13 @@ covey_launch *covey_fast_attention(const canon_op *op, const covey_bucket *b, co
     return at;
   }
   if (op->i[3] != dim) return 0;
-  int64_t keys = (int64_t)CANON_BLOCK * dim * covey_form_bytes(form);
-  if (b->split && dim <= 256 && dim % 32 == 0 && keys <= 196608) {
+  int64_t keys = (int64_t)CANON_BLOCK * dim * covey_form_bytes(form), room = d->shared - (35 << 10);   // beside what the kernel declares
+  if ((d->fast & COVEY_FAST_BLOCKS) && b->split && dim <= 256 && dim % 32 == 0 && keys <= room) {
     // As many query heads a block as share keys, unless that leaves multiprocessors without one.
     static const int32_t kernels[] = {COVEY_K_attend_blocks1_f32, COVEY_K_attend_blocks2_f32, COVEY_K_attend_blocks4_f32, COVEY_K_attend_blocks8_f32};
     int32_t many = b->blocks * b->rows, log = group % 4 ? group % 2 == 0 : 2;
     if (group % 8 == 0 && op->i[1] / 8 * many >= 2 * d->multiprocessors) log = 3;
-    int32_t blocks = (op->i[1] >> log) * many, both = 2 * keys <= 196608 && blocks <= d->multiprocessors;
+    int32_t blocks = (op->i[1] >> log) * many, both = 2 * keys <= room && blocks <= d->multiprocessors;
     at = early(put(at, kernels[log] + form, op, op->i[1] >> log, b->blocks, b->rows, 256, both ? 2 * keys : keys), d);
     at[-1].more[0] = both;
     at = early(put(at, COVEY_K_attend_fold, op, op->i[1], b->rows, 1, dim, 0), d);

@@ -329,6 +329,13 @@ func TestOtherDevicesEqualTheCPU(t *testing.T) {
 				g.keep(y, z, out)
 				g.same(g.step(0, 1, 1), g.step(1, 3, 1), g.step(4, rigRows, 1))
 			}
+			for _, c := range shapes {
+				if c.rank > 0 {
+					g := newRig(t, canon.Limits{Pages: 5})
+					c.small().build(g)
+					g.same(g.step(0, 1, 5), g.step(1, 5, 5), g.step(6, 1, 5))
+				}
+			}
 			dir, o := filepath.Join(oracles, "glm4_moe"), model.Options{KV: "f16"}
 			want := hashes(t, dir, o, 1, 32)
 			o.Backend = open(t, Options{})

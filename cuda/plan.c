@@ -12,6 +12,7 @@ int32_t covey_kernel_family(int32_t kernel) {
   if (kernel < COVEY_PLAIN_COUNT) return 0;
   if (kernel < COVEY_K_up_many_int4_g32) return COVEY_FAST_PRODUCTS;
   if (kernel < COVEY_K_attend_blocks1_f32) return COVEY_FAST_EXPERTS;
+  if (kernel < COVEY_K_attend_tiles64_f32) return COVEY_FAST_BLOCKS;
   if (kernel < COVEY_K_moe_row_int4_g32_f16) return COVEY_FAST_ATTENTION;
   if (kernel < COVEY_K_attend_row_d64_int4_g32_f16) return COVEY_FAST_ROW;
   return kernel < COVEY_K_up_few_int4_g32 ? COVEY_FAST_ATTEND_ROW : COVEY_FAST_FEW;
