@@ -29,6 +29,11 @@ static int32_t match_heads(const canon_op *o, int32_t n, const covey_place *d, c
   return covey_latent_heads_memory(f) <= d->shared ? ALL : 0;
 }
 
+// The output product behind o, whose weights are asked for while attention runs; null if it is none of the kernels'.
+static const canon_matrix *output_of(const canon_op *o, int32_t n) {
+  return n > 0 && o->kind == CANON_OP_MATMUL && covey_tiled(&o->m) && covey_blocks_size(&o->m) / 16 < INT32_MAX ? &o->m : 0;
+}
+
 // Attention and its values' product [, quantisation].
 static int32_t match_attention(const canon_op *o, int32_t n, const covey_bucket *b, const covey_place *d, covey_latent_values *f) {
   if (n < 2 || o[0].kind != CANON_OP_ATTENTION || o[1].kind != CANON_OP_HEADS || !b->split) return 0;
@@ -56,8 +61,10 @@ covey_launch *covey_latent_row(const canon_op *o, int32_t n, const covey_bucket 
   }
   if ((*used = match_attention(o, n, b, d, &values))) {
     int32_t dim = o->kv.dim, size = covey_form_bytes(o->kv.form), units = b->blocks * values.heads / COVEY_LATENT_HEADS;
+    const canon_matrix *output = output_of(o + *used, n - *used);
     int32_t sets = at_most(units, at_most(d->multiprocessors, COVEY_LATENT_BLOCKS) / COVEY_LATENT_SET);
-    at = early(put(at, COVEY_K_attend_latent_row_f32 + o->kv.form, o, sets * COVEY_LATENT_SET, 1, 1, 128, covey_latent_shared_of(dim, values.rank, size).bytes), d);
+    at = early(put(at, COVEY_K_attend_latent_row_f32 + o->kv.form, o, sets * COVEY_LATENT_SET, 1, 1, 256, covey_latent_shared_of(dim, values.rank, size).bytes), d);
+    if (output) at[-1].argument.op.m = *output;
     at = launch(at, COVEY_K_latent_values_f32 + values.values.form, o[1].label, values.outputs / values.each, values.heads, 1, 256, covey_latent_values_memory(&values));
     at[-1].argument.latent_values = values;
     return early(at, d);

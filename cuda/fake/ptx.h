@@ -59,7 +59,7 @@ static inline uint2 look2(const uint32_t *p) { emulated_poll(); return *(const u
 static inline uint4 look4(const uint32_t *p) { emulated_poll(); return *(const uint4 *)p; }
 static inline void hand_over(uint32_t *p, uint2 v) { *(uint2 *)p = v; }
 static inline void hand_over(float *p, float v) { *p = v == v ? v : __int_as_float(0x7fc00000); }
-static inline void hand_over(float *p, float4 v) { hand_over(p, v.x); hand_over(p + 1, v.y); hand_over(p + 2, v.z); hand_over(p + 3, v.w); }
+static inline void hand_over(float *p, float2 v) { hand_over(p, v.x); hand_over(p + 1, v.y); }
 static inline void hand_over_word(uint32_t *p, uint32_t v) { *p = v; }
 enum { MOST_LOOKS = 1 << 24 };
 

@@ -67,7 +67,7 @@ template <int FORM> __device__ __forceinline__ void attend_latent(const canon_op
     if (valid) {
       for (int d = 0; d < at_most(dim - d0, LATENT_DEPTH); d += 8) {
         float k[8];
-        V::eight(mine + d * V::size, k);
+        V::get(V::load(mine + d * V::size), k);
         #pragma unroll
         for (int i = 0; i < 8; i++) {
           float4 x = *(const float4 *)(q + (d0 + d + i) * LATENT_HEADS);
@@ -122,7 +122,7 @@ template <int FORM> __device__ __forceinline__ void attend_latent(const canon_op
       #pragma unroll 8
       for (int k = from > k0 ? from - k0 : 0; k < at_most(to - k0, LATENT_KEYS); k++) {
         float4 w = *(const float4 *)weights[k0 + k];
-        float2 x = V::two(v + (int64_t)k * n * V::size);
+        float2 x = V::pair(*(const typename V::pair_words *)(v + (int64_t)k * n * V::size));
         o[0][0] = canon_fmaf(w.x, x.x, o[0][0]); o[0][1] = canon_fmaf(w.x, x.y, o[0][1]);
         o[1][0] = canon_fmaf(w.y, x.x, o[1][0]); o[1][1] = canon_fmaf(w.y, x.y, o[1][1]);
         o[2][0] = canon_fmaf(w.z, x.x, o[2][0]); o[2][1] = canon_fmaf(w.z, x.y, o[2][1]);

@@ -8,7 +8,7 @@
 
 // ---- products by head --------------------------------------------------------------------------------------------------
 
-enum { LATENT_WARPS = 8, LATENT_THREADS = LATENT_WARPS * 32 };
+enum { LATENT_WARPS = 8, LATENT_THREADS = LATENT_WARPS * 32, FOLDED = 4 };
 
 // Rule 3 for one output by four neighbouring threads, q = 0..3, each with eight of its lanes: w and x [n] in shared memory, n a
 // multiple of 8. The sum is in the first of the four.
@@ -16,10 +16,10 @@ template <int FORM> __device__ __forceinline__ float latent_dot(const uint8_t *w
   float acc[8];
   #pragma unroll
   for (int e = 0; e < 8; e++) acc[e] = 0;
-  #pragma unroll 2
+  #pragma unroll 4
   for (int i = q * 8; i < n; i += 32) {
     float f[8];
-    latent_value<FORM>::eight(w + i * latent_value<FORM>::size, f);
+    latent_value<FORM>::get(latent_value<FORM>::load(w + i * latent_value<FORM>::size), f);
     const float4 a = *(const float4 *)(x + i), b = *(const float4 *)(x + i + 4);
     const float in[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
     #pragma unroll
@@ -111,26 +111,26 @@ template <int FORM> __device__ __forceinline__ void latent_values(const covey_la
   const int blocks = __ldcg(p->step.positions) / CANON_BLOCK + 1;
   wait_for_previous();
   const int stride = f.heads * (n + 2), two = thread * 2 < n;
-  const float *at = p->partial, *o_at = at + 2 * f.heads + head * n + thread * 2;
+  const float *at = p->partial, *o_at = at + 2 * f.heads + head * n + (two ? thread * 2 : 0);
   canon_state t = {-canon_inf(), 0};
   float2 o = make_float2(0, 0);
   #pragma unroll 1
-  for (int b0 = 0; b0 < blocks; b0 += 4, at += 4 * stride, o_at += 4 * stride) {
-    float m[4], l[4];
-    float2 v[4];
+  for (int b0 = 0; b0 < blocks; b0 += FOLDED) {              // loads of a turn are all on their way; those beyond the end are not used
+    float m[FOLDED], l[FOLDED];
+    float2 v[FOLDED];
     #pragma unroll
-    for (int j = 0; j < 4; j++) {
-      if (b0 + j >= blocks) break;
-      m[j] = __ldcg(at + j * stride + head);
-      l[j] = __ldcg(at + j * stride + f.heads + head);
-      if (two) v[j] = __ldcg((const float2 *)(o_at + j * stride));
+    for (int j = 0; j < FOLDED; j++) {
+      const int64_t b = (int64_t)at_most(b0 + j, blocks - 1) * stride;
+      m[j] = __ldcg(at + b + head);
+      l[j] = __ldcg(at + b + f.heads + head);
+      v[j] = __ldcg((const float2 *)(o_at + b));
     }
     #pragma unroll
-    for (int j = 0; j < 4; j++) {
+    for (int j = 0; j < FOLDED; j++) {
       if (b0 + j >= blocks) break;
       float old, fresh;
       canon_fold(&t, m[j], l[j], &old, &fresh);
-      if (two) o = make_float2(canon_fold_channel(o.x, v[j].x, old, fresh), canon_fold_channel(o.y, v[j].y, old, fresh));
+      o = make_float2(canon_fold_channel(o.x, v[j].x, old, fresh), canon_fold_channel(o.y, v[j].y, old, fresh));
     }
   }
   if (two) *(float2 *)(x + thread * 2) = make_float2(o.x / t.l, o.y / t.l);
@@ -154,13 +154,13 @@ template <int FORM> __device__ __forceinline__ void latent_values(const covey_la
 // ---- attention ---------------------------------------------------------------------------------------------------------
 //
 // A set of four blocks takes a unit: eight heads and a block of 256 positions. Each block scores one page's keys, a thread a key and
-// four heads, and hands the scores to all four, whose words are their own flags (ptx.cuh); then each has a quarter of the values'
-// channels, a thread two of them for four heads. So a unit reads its vectors twice, once as keys and once as values, and its 256 keys'
+// two heads, and hands the scores to all four, whose words are their own flags (ptx.cuh); then each has a quarter of the values'
+// channels, a thread two of them for two heads. So a unit reads its vectors twice, once as keys and once as values, and its 256 keys'
 // exponentials are made four times. Sums wait in p->partial for the fold. Sets go on to further units where there are more than sets;
 // then inboxes alternate, and a block that begins a round has the scores of the round before from all, who have read those of the
 // one before that.
 
-enum { ATTEND_THREADS = 128, ATTEND_WARPS = ATTEND_THREADS / 32, SET = COVEY_LATENT_SET, HEADS = COVEY_LATENT_HEADS, PAGE = 64 };
+enum { ATTEND_THREADS = 256, ATTEND_WARPS = ATTEND_THREADS / 32, SET = COVEY_LATENT_SET, HEADS = COVEY_LATENT_HEADS, PAGE = 64 };
 
 // What a block reads of a unit. Keys come in two halves of their channels, values in two halves of the block's positions, each half a
 // group of copies; what the launch before makes, the queries and the row's own vector, is read when that has ended.
@@ -206,8 +206,14 @@ template <int FORM> struct latent_unit {
   }
   __device__ __forceinline__ void rest(const float *from, float *queries, uint8_t *to_keys, uint8_t *to_values) const {
     const int many = HEADS * (vector / size) / 4;
-    #pragma unroll 9
-    for (int i = threadIdx.x; i < many; i += ATTEND_THREADS) ((float4 *)queries)[i] = __ldcg((const float4 *)from + i);
+    #pragma unroll 1
+    for (int i = threadIdx.x; i < many; i += 5 * ATTEND_THREADS) {
+      float4 v[5];
+      #pragma unroll
+      for (int j = 0; j < 5; j++) v[j] = __ldcg((const float4 *)from + at_most(i + j * ATTEND_THREADS, many - 1));
+      #pragma unroll
+      for (int j = 0; j < 5; j++) if (i + j * ATTEND_THREADS < many) ((float4 *)queries)[i + j * ATTEND_THREADS] = v[j];
+    }
     if (fresh < 0) return;
     const uint8_t *own = page(fresh / PAGE) + fresh % PAGE * vector;
     const int row = fresh - k * PAGE;
@@ -219,169 +225,188 @@ template <int FORM> struct latent_unit {
   }
 };
 
+// Eight channels of a key and of two queries, or four keys' values and weights, on their way while those before are used.
+template <int FORM> struct latent_keys {
+  typename latent_value<FORM>::words k;
+  float4 q[4];
+  __device__ __forceinline__ void load(const uint8_t *key, const float *query, int dim) {
+    k = latent_value<FORM>::load(key);
+    q[0] = *(const float4 *)query; q[1] = *(const float4 *)(query + 4); q[2] = *(const float4 *)(query + dim); q[3] = *(const float4 *)(query + dim + 4);
+  }
+  __device__ __forceinline__ void add(float2 &s) const {
+    float x[8];
+    latent_value<FORM>::get(k, x);
+    #pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const float4 &a = q[i / 4], &b = q[2 + i / 4];
+      s.x = canon_fmaf(i % 4 == 0 ? a.x : i % 4 == 1 ? a.y : i % 4 == 2 ? a.z : a.w, x[i], s.x);
+      s.y = canon_fmaf(i % 4 == 0 ? b.x : i % 4 == 1 ? b.y : i % 4 == 2 ? b.z : b.w, x[i], s.y);
+    }
+  }
+};
+template <int FORM> struct latent_values_of {
+  typename latent_value<FORM>::pair_words v[4];
+  float4 w[2];
+  __device__ __forceinline__ void load(const uint8_t *value, int apart, const float *weight) {
+    #pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = *(const typename latent_value<FORM>::pair_words *)(value + i * apart);
+    w[0] = *(const float4 *)weight; w[1] = *(const float4 *)(weight + CANON_BLOCK);
+  }
+  __device__ __forceinline__ void add(float2 &a, float2 &b) const {
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const float2 x = latent_value<FORM>::pair(v[i]);
+      const float p = i == 0 ? w[0].x : i == 1 ? w[0].y : i == 2 ? w[0].z : w[0].w, q = i == 0 ? w[1].x : i == 1 ? w[1].y : i == 2 ? w[1].z : w[1].w;
+      a.x = canon_fmaf(p, x.x, a.x); a.y = canon_fmaf(p, x.y, a.y);
+      b.x = canon_fmaf(q, x.x, b.x); b.y = canon_fmaf(q, x.y, b.y);
+    }
+  }
+};
+
 // grid (whole sets of blocks), ATTEND_THREADS threads. dim and values are multiples of 8, a quarter of the values is a multiple of
-// 16 bytes and at most ATTEND_THREADS channels.
+// 16 bytes and at most ATTEND_THREADS / 2 channels. op.m, if it has codes: weights for the second-level cache, which are used soon.
 template <int FORM> __device__ __forceinline__ void attend_latent_row(const canon_op &op, const covey_program *p) {
   COVEY_MEMORY(memory);
   using V = latent_value<FORM>;
   const int t = threadIdx.x, warp = __shfl_sync(FULL, t >> 5, 0), lane = t & 31, dim = op.kv.dim, n = op.i[3], heads = op.i[1], k = blockIdx.x % SET, sets = gridDim.x / SET;
   const covey_latent_shared at = covey_latent_shared_of(dim, n, V::size);
-  const int pos = __ldcg(p->step.positions), groups = heads / HEADS, units = (pos / CANON_BLOCK + 1) * groups, key = t & 63, quad = t >> 6, slice = n / SET, pitch = dim * V::size + 16;
+  const int pos = __ldcg(p->step.positions), groups = heads / HEADS, units = (pos / CANON_BLOCK + 1) * groups, key = t & 63, duo = warp >> 1, slice = n / SET, pairs = slice / 2;
+  const int four = t / pairs, c = (t - four * pairs) * 2;    // of the values: two heads and two channels
   let_next_start();
   float *w = (float *)(memory + at.w), *top = (float *)(memory + at.top), *queries = (float *)(memory + at.q);
-  const float *q = queries + quad * 4 * dim;
-  const uint8_t *vector = memory + at.keys + key * pitch;
   int u = blockIdx.x / SET;
-  if (u >= units) return;
-  {
+  if (u < units) {
     const latent_unit<FORM> first(op, p, u / groups, pos);
     first.keys(memory + at.keys, 0);
     first.keys(memory + at.keys, 1);
-    first.values(memory + at.values, 0);
-    first.values(memory + at.values, 1);
+  }
+  if (op.m.codes && t == 0) {
+    const int64_t bytes = covey_blocks_size(&op.m) / gridDim.x & ~15;
+    prefetch_bulk(op.m.codes + blockIdx.x * bytes, (uint32_t)bytes);
   }
   wait_for_previous();
   #pragma unroll 1
   for (int round = 0; u < units; u += sets, round++) {
     const int b = u / groups, head0 = (u - b * groups) * HEADS, to = at_most(pos + 1 - b * CANON_BLOCK, CANON_BLOCK), inbox = (round & 1) * HEADS * CANON_BLOCK;
-    const latent_unit<FORM> unit(op, p, b, pos);
-    unit.rest(op.src.data + head0 * dim, queries, memory + at.keys, memory + at.values);
-    float4 score = make_float4(0, 0, 0, 0);
+    {
+      const latent_unit<FORM> unit(op, p, b, pos);
+      unit.rest(op.src.data + head0 * dim, queries, memory + at.keys, memory + at.values);
+      unit.values(memory + at.values, 0);
+      unit.values(memory + at.values, 1);
+    }
+    float2 score = make_float2(0, 0);
+    const int middle = covey_ceil(dim * V::size, 32) * 16 / V::size;
     #pragma unroll 1
     for (int half = 0; half < 2; half++) {
       if (half) copies_wait<2>(); else copies_wait<3>();
       __syncthreads();
-      const int middle = covey_ceil(dim * V::size, 32) * 16 / V::size;
+      const int first = half ? middle : 0, many = (half ? dim - middle : middle) / 8;
+      const uint8_t *vector = memory + at.keys + key * (dim * V::size + 16) + first * V::size;
+      const float *q = queries + duo * 2 * dim + first;
+      latent_keys<FORM> now, next;
+      now.load(vector, q, dim);
       #pragma unroll 2
-      for (int d = half ? middle : 0; d < (half ? dim : middle); d += 8) {
-        float x[8];
-        V::eight(vector + d * V::size, x);
-        auto add = [&](float s, const float *from) {
-          const float4 a = *(const float4 *)(from + d), e = *(const float4 *)(from + d + 4);
-          s = canon_fmaf(a.x, x[0], s); s = canon_fmaf(a.y, x[1], s); s = canon_fmaf(a.z, x[2], s); s = canon_fmaf(a.w, x[3], s);
-          s = canon_fmaf(e.x, x[4], s); s = canon_fmaf(e.y, x[5], s); s = canon_fmaf(e.z, x[6], s); s = canon_fmaf(e.w, x[7], s);
-          return s;
-        };
-        score = make_float4(add(score.x, q), add(score.y, q + dim), add(score.z, q + 2 * dim), add(score.w, q + 3 * dim));
+      for (int i = 1; i < many; i++) {
+        next.load(vector + i * 8 * V::size, q + i * 8, dim);
+        now.add(score);
+        now = next;
       }
+      now.add(score);
     }
     const float scale = op.f[0];
-    score = make_float4(score.x * scale, score.y * scale, score.z * scale, score.w * scale);
+    score = make_float2(score.x * scale, score.y * scale);
     if (k * PAGE + key < to)
       #pragma unroll
-      for (int r = 0; r < SET; r++) hand_over(op.state + (int64_t)(blockIdx.x - k + r) * COVEY_LATENT_INBOX + inbox + (quad * CANON_BLOCK + k * PAGE + key) * 4, score);
-    // All scores of four heads and four keys of this thread.
-    float *mine = op.state + (int64_t)blockIdx.x * COVEY_LATENT_INBOX + inbox + (quad * CANON_BLOCK + key) * 4;
-    float4 s[SET];
+      for (int r = 0; r < SET; r++) hand_over(op.state + (int64_t)(blockIdx.x - k + r) * COVEY_LATENT_INBOX + inbox + (duo * CANON_BLOCK + k * PAGE + key) * 2, score);
+    // All scores of two heads and four keys of this thread.
+    float *mine = op.state + (int64_t)blockIdx.x * COVEY_LATENT_INBOX + inbox + (duo * CANON_BLOCK + key) * 2;
+    float2 s[SET];
     uint32_t looks = 0;
     for (bool all = false; !all;) {
       all = true;
       #pragma unroll
-      for (int j = 0; j < SET; j++) s[j] = j * PAGE + key < to ? look4((const float *)mine + j * PAGE * 4) : make_float4(-canon_inf(), -canon_inf(), -canon_inf(), -canon_inf());
+      for (int j = 0; j < SET; j++) {
+        const uint2 v = j * PAGE + key < to ? look2((const uint32_t *)mine + j * PAGE * 2) : make_uint2(0xff800000u, 0xff800000u);
+        s[j] = make_float2(__uint_as_float(v.x), __uint_as_float(v.y));
+      }
       #pragma unroll
-      for (int j = 0; j < SET; j++) all &= !is_unset(s[j].x) && !is_unset(s[j].y) && !is_unset(s[j].z) && !is_unset(s[j].w);
+      for (int j = 0; j < SET; j++) all &= !is_unset(s[j].x) && !is_unset(s[j].y);
       if (++looks == MOST_LOOKS) __trap();
     }
     #pragma unroll
-    for (int j = 0; j < SET; j++) if (j * PAGE + key < to) *(float4 *)(mine + j * PAGE * 4) = make_float4(unset(), unset(), unset(), unset());
+    for (int j = 0; j < SET; j++) if (j * PAGE + key < to) *(float2 *)(mine + j * PAGE * 2) = make_float2(unset(), unset());
     if (u + sets < units) __threadfence();                   // whoever is two rounds further may write there
-    float m[4];
+    float2 m = s[0];
     #pragma unroll
-    for (int h = 0; h < 4; h++) {
-      m[h] = -canon_inf();
-      #pragma unroll
-      for (int j = 0; j < SET; j++) {
-        const float v = h == 0 ? s[j].x : h == 1 ? s[j].y : h == 2 ? s[j].z : s[j].w;
-        w[(quad * 4 + h) * CANON_BLOCK + j * PAGE + key] = v;
-        m[h] = canon_max(v, m[h]);
-      }
-      #pragma unroll
-      for (int i = 16; i >= 1; i >>= 1) m[h] = canon_max(__shfl_xor_sync(FULL, m[h], i), m[h]);
-      if (lane == 0) top[warp * 4 + h] = m[h];
-    }
+    for (int j = 1; j < SET; j++) m = make_float2(canon_max(s[j].x, m.x), canon_max(s[j].y, m.y));
+    #pragma unroll
+    for (int i = 16; i >= 1; i >>= 1) m = make_float2(canon_max(__shfl_xor_sync(FULL, m.x, i), m.x), canon_max(__shfl_xor_sync(FULL, m.y, i), m.y));
+    if (lane == 0) *(float2 *)(top + warp * 2) = m;
     __syncthreads();
-    #pragma unroll 1
-    for (int half = 0; half < 2; half++) {                   // keys of the unit behind
-      if (u + sets < units) latent_unit<FORM>(op, p, (u + sets) / groups, pos).keys(memory + at.keys, half);
-      else copies_commit();
+    if (u + sets < units) {                                  // keys of the unit behind
+      const latent_unit<FORM> behind(op, p, (u + sets) / groups, pos);
+      behind.keys(memory + at.keys, 0);
+      behind.keys(memory + at.keys, 1);
+    } else {
+      copies_commit();
+      copies_commit();
     }
+    m = make_float2(canon_max(top[duo * 4], top[duo * 4 + 2]), canon_max(top[duo * 4 + 1], top[duo * 4 + 3]));
     #pragma unroll
-    for (int h = 0; h < 4; h++) m[h] = canon_max(top[quad * 8 + h], top[quad * 8 + 4 + h]);
-    #pragma unroll 1
     for (int j = 0; j < SET; j++) {
       const bool valid = j * PAGE + key < to;
-      float *at_key = w + quad * 4 * CANON_BLOCK + j * PAGE + key, e[4];
-      #pragma unroll
-      for (int h = 0; h < 4; h++) e[h] = canon_expf(at_key[h * CANON_BLOCK] - m[h]);
-      #pragma unroll
-      for (int h = 0; h < 4; h++) at_key[h * CANON_BLOCK] = valid ? e[h] : 0.0f;
+      const float x = canon_expf(s[j].x - m.x), y = canon_expf(s[j].y - m.y);
+      w[duo * 2 * CANON_BLOCK + j * PAGE + key] = valid ? x : 0.0f;
+      w[(duo * 2 + 1) * CANON_BLOCK + j * PAGE + key] = valid ? y : 0.0f;
     }
     __syncthreads();
     float *out = p->partial + (int64_t)b * heads * (n + 2);
-    if (k == 0) {
+    if (k == 0) {                                            // a head a warp
+      float l = 0;
       #pragma unroll
-      for (int h = 0; h < HEADS / ATTEND_WARPS; h++) {
-        const int head = warp * (HEADS / ATTEND_WARPS) + h;
-        float l = 0;
-        #pragma unroll
-        for (int i = 0; i < CANON_BLOCK / 32; i++) l = l + w[head * CANON_BLOCK + i * 32 + lane];
-        l = warp_tree(l);
-        if (lane == 0) {
-          out[head0 + head] = canon_max(top[head / 4 * 8 + head % 4], top[head / 4 * 8 + 4 + head % 4]);
-          out[heads + head0 + head] = l;
-        }
+      for (int i = 0; i < CANON_BLOCK / 32; i++) l = l + w[warp * CANON_BLOCK + i * 32 + lane];
+      l = warp_tree(l);
+      if (lane == 0) {
+        out[head0 + warp] = canon_max(top[duo * 4 + warp % 2], top[duo * 4 + 2 + warp % 2]);
+        out[heads + head0 + warp] = l;
       }
     }
-    // Values: two channels and four heads a thread, keys ascending.
-    const int pairs = slice / 2, four = t >= pairs, c = (t - four * pairs) * 2;
-    const bool active = t < 2 * pairs;
-    float o[4][2];
-    #pragma unroll
-    for (int h = 0; h < 4; h++) o[h][0] = o[h][1] = 0;
+    // Values: keys ascending.
+    const bool active = four < HEADS / 2;
+    float2 o[2] = {make_float2(0, 0), make_float2(0, 0)};
+    const int apart = slice * V::size;
     #pragma unroll 1
-    for (int i = 0; i < 4; i++) {
-      const uint8_t *v = memory + at.values + (i * PAGE * slice + c) * V::size;
-      const float *weight = w + (active ? four : 0) * 4 * CANON_BLOCK + i * PAGE;
-      const int here = at_most(to - i * PAGE, PAGE);
-      if (i % 2 == 0) {
-        if (i) copies_wait<2>(); else copies_wait<3>();
-        __syncthreads();
-      }
+    for (int half = 0; half < 2; half++) {
+      if (half) copies_wait<2>(); else copies_wait<3>();
+      __syncthreads();
+      const int here = at_most(to - half * 2 * PAGE, 2 * PAGE);
+      const uint8_t *v = memory + at.values + half * 2 * PAGE * apart + c * V::size;
+      const float *weight = w + (active ? four : 0) * 2 * CANON_BLOCK + half * 2 * PAGE;
+      if (!active || here <= 0) continue;
       int j = 0;
-      if (active) {
+      if (here >= 4) {
+        latent_values_of<FORM> now, next;
+        now.load(v, apart, weight);
         #pragma unroll 2
-        for (; j + 4 <= here; j += 4) {
-          float2 x[4];
-          #pragma unroll
-          for (int e = 0; e < 4; e++) x[e] = V::two(v + (j + e) * slice * V::size);
-          #pragma unroll
-          for (int h = 0; h < 4; h++) {
-            const float4 a = *(const float4 *)(weight + h * CANON_BLOCK + j);
-            #pragma unroll
-            for (int e = 0; e < 4; e++) {
-              const float by = e == 0 ? a.x : e == 1 ? a.y : e == 2 ? a.z : a.w;
-              o[h][0] = canon_fmaf(by, x[e].x, o[h][0]);
-              o[h][1] = canon_fmaf(by, x[e].y, o[h][1]);
-            }
-          }
+        for (; j + 8 <= here; j += 4) {
+          next.load(v + (j + 4) * apart, apart, weight + j + 4);
+          now.add(o[0], o[1]);
+          now = next;
         }
-        #pragma unroll 1
-        for (; j < here; j++) {
-          const float2 x = V::two(v + j * slice * V::size);
-          #pragma unroll
-          for (int h = 0; h < 4; h++) { const float by = weight[h * CANON_BLOCK + j]; o[h][0] = canon_fmaf(by, x.x, o[h][0]); o[h][1] = canon_fmaf(by, x.y, o[h][1]); }
-        }
+        now.add(o[0], o[1]);
+        j += 4;
+      }
+      #pragma unroll 1
+      for (; j < here; j++) {
+        const float2 x = V::pair(*(const typename V::pair_words *)(v + j * apart));
+        #pragma unroll
+        for (int h = 0; h < 2; h++) { const float by = weight[h * CANON_BLOCK + j]; o[h] = make_float2(canon_fmaf(by, x.x, o[h].x), canon_fmaf(by, x.y, o[h].y)); }
       }
     }
     if (active)
       #pragma unroll
-      for (int h = 0; h < 4; h++) *(float2 *)(out + 2 * heads + (int64_t)(head0 + four * 4 + h) * n + k * slice + c) = make_float2(o[h][0], o[h][1]);
+      for (int h = 0; h < 2; h++) *(float2 *)(out + 2 * heads + (int64_t)(head0 + four * 2 + h) * n + k * slice + c) = o[h];
     __syncthreads();
-    #pragma unroll 1
-    for (int half = 0; half < 2; half++) {
-      if (u + sets < units) latent_unit<FORM>(op, p, (u + sets) / groups, pos).values(memory + at.values, half);
-      else copies_commit();
-    }
   }
 }
 

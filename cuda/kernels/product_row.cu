@@ -5,7 +5,13 @@
 #include "fused.h"
 #include "product.cuh"
 
-enum { PRODUCT_WARPS = COVEY_ROW_WARPS, PRODUCT_THREADS = PRODUCT_WARPS * 32 };
+enum { PRODUCT_WARPS = COVEY_ROW_WARPS, PRODUCT_THREADS = PRODUCT_WARPS * 32, AHEAD = 3 };
+
+// Asks the second-level cache for the block's share of some bytes, a multiple of 16.
+__device__ __forceinline__ void row_ahead(const uint8_t *from, int64_t bytes) {
+  const int64_t share = covey_ceil((int32_t)(bytes / 16), gridDim.x) * (int64_t)16, first = blockIdx.x * share;
+  if (first < bytes) prefetch_bulk(from + first, (uint32_t)(bytes - first < share ? bytes - first : share));
+}
 
 // The segments of the block's tiles, a slot each, in the order in which they are used.
 template <class F> __device__ __forceinline__ void row_produce(const covey_rows &f, uint8_t *memory, const covey_row_shared &at, int tiles, int slots) {
@@ -13,8 +19,12 @@ template <class F> __device__ __forceinline__ void row_produce(const covey_rows 
   const uint64_t policy = read_once();
   const int groups = f.part[0].m.groups;
   uint64_t *full = (uint64_t *)(memory + at.bars), *empty = full + COVEY_ROW_SLOTS;
-  int slot = 0;
+  int slot = 0, left = slots;                 // before what comes behind is asked for
   uint32_t parity = 1;                        // a slot that was never used counts as empty
+  auto ahead = [&] {
+    #pragma unroll
+    for (int i = 0; i < COVEY_AHEAD; i++) if (f.ahead_bytes[i]) row_ahead(f.ahead[i], f.ahead_bytes[i]);
+  };
   #pragma unroll 1
   for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
     int k = f.parts - 1;
@@ -23,12 +33,14 @@ template <class F> __device__ __forceinline__ void row_produce(const covey_rows 
     #pragma unroll 1
     for (int g = groups; g > 0; g -= F::segment, from += slot_bytes) {
       const uint32_t bytes = g < F::segment ? g * F::block : slot_bytes;
+      if (left-- == 0) ahead();
       barrier_wait(&empty[slot], parity);
       barrier_expect(shared_address(&full[slot]), bytes);
       bulk_load(shared_address(memory + at.room + slot * slot_bytes), from, bytes, shared_address(&full[slot]), policy);
       if (++slot == slots) { slot = 0; parity ^= 1; }
     }
   }
+  if (left >= 0) ahead();
 }
 
 template <class F> __device__ __noinline__ uint2 row_quantise(float4 a, float4 b, int lane, covey_pair *pair) {
@@ -46,7 +58,14 @@ template <class F> __device__ __forceinline__ void row_codes(const covey_rows &f
   const float *x = row_of(f.src, f.gather ? p->step.logit_row[0] : 0);
   float r = 1;
   if (f.made == COVEY_NORMED) {
-    for (int i = thread * 4; i < n; i += PRODUCT_THREADS * 4) *(float4 *)(xs + i) = __ldcg((const float4 *)(x + i));
+    #pragma unroll 1
+    for (int i = thread * 4; i < n; i += AHEAD * PRODUCT_THREADS * 4) {
+      float4 v[AHEAD];                         // all on their way; those beyond the end are not used
+      #pragma unroll
+      for (int j = 0; j < AHEAD; j++) v[j] = __ldcg((const float4 *)(x + min(i + j * PRODUCT_THREADS * 4, n - 4)));
+      #pragma unroll
+      for (int j = 0; j < AHEAD; j++) if (i + j * PRODUCT_THREADS * 4 < n) *(float4 *)(xs + i + j * PRODUCT_THREADS * 4) = v[j];
+    }
     warps_sync(1, PRODUCT_THREADS);
     if (warp == 0) {
       float s = 0;

@@ -98,9 +98,9 @@ __device__ __forceinline__ void hand_over(float *p, float v) {
   v = v == v ? v : __int_as_float(0x7fc00000);
   asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory");
 }
-__device__ __forceinline__ void hand_over(float *p, float4 v) {
+__device__ __forceinline__ void hand_over(float *p, float2 v) {
   auto some = [](float x) { return x == x ? x : __int_as_float(0x7fc00000); };
-  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(p), "f"(some(v.x)), "f"(some(v.y)), "f"(some(v.z)), "f"(some(v.w)) : "memory");
+  asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1,%2};" ::"l"(p), "f"(some(v.x)), "f"(some(v.y)) : "memory");
 }
 // The same for any bits that are not all set.
 __device__ __forceinline__ void hand_over_word(uint32_t *p, uint32_t v) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
