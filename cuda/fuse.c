@@ -364,7 +364,7 @@ covey_launch *covey_fast_router(const canon_op *op, const covey_bucket *b, const
 // ---- one row through a Mixture-of-Experts layer ------------------------------------------------------------------------
 
 int64_t covey_exchange(const canon_op *op, int32_t pages) {
-  if (op->kind == CANON_OP_ATTENTION && op->kv.single) return op->i[6] ? 0 : COVEY_LATENT_BLOCKS * COVEY_LATENT_INBOX;
+  if (op->kind == CANON_OP_ATTENTION && op->kv.single) return op->i[6] && !op->i[7] ? 0 : COVEY_LATENT_BLOCKS * COVEY_LATENT_INBOX;
   if (op->kind == CANON_OP_ATTENTION) return !attends_row(op) ? 0 : covey_attend_exchange(op->i[1], op->kv.heads, op->kv.dim, covey_ceil(pages, 4));
   covey_moe m = {.hidden = op->dst.width, .inner = op->routed.gate.rows, .shared_inner = op->shared_block ? op->shared.gate.rows : 0, .experts = op->i[0], .k = op->i[1]};
   int32_t group = op->routed.gate.group;

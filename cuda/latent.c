@@ -39,10 +39,11 @@ static int32_t match_attention(const canon_op *o, int32_t n, const covey_bucket 
   if (n < 2 || o[0].kind != CANON_OP_ATTENTION || o[1].kind != CANON_OP_HEADS || !b->split) return 0;
   const canon_op *attention = &o[0], *values = &o[1];
   int32_t heads = attention->i[1], rank = attention->i[3], size = covey_form_bytes(attention->kv.form), dim = attention->kv.dim, quantised = n > 2 && o[2].kind == CANON_OP_QUANTISE && same(&o[2].src, &values->dst);
-  if (!attention->kv.single || attention->kv.heads != 1 || attention->i[2] || attention->i[4] || attention->i[6] || attention->i[7] || attention->vec || !attention->state) return 0;
+  if (!attention->kv.single || attention->kv.heads != 1 || attention->kv.slots != 64 || attention->i[2] || attention->vec || !attention->state) return 0;
+  if (attention->i[6] && (attention->i[6] != 1 || !attention->i[7] || !attention->ids || attention->memory.data != attention->kv.data || attention->i[5] != attention->i[0])) return 0;
   if (heads % COVEY_LATENT_HEADS || dim % 8 || rank % (COVEY_LATENT_SET * 16 / size) || rank / COVEY_LATENT_SET > 128 || rank > 512 || d->multiprocessors < COVEY_LATENT_SET) return 0;
   if (!floats(&values->m) || values->m.cols != rank || values->i[0] != heads || values->i[1] || values->i[2] || !same(&values->src, &attention->dst)) return 0;
-  *f = (covey_latent_values){.values = values->m, .dst = values->dst, .heads = heads, .rank = rank, .outputs = values->m.rows / heads};
+  *f = (covey_latent_values){.values = values->m, .dst = values->dst, .heads = heads, .rank = rank, .outputs = values->m.rows / heads, .kept = attention->i[4]};
   if (f->dst.width != values->m.rows || covey_is_read(o + 2, n - 2, &attention->dst)) return 0;
   int32_t group = quantised ? o[2].i[0] : 0;
   f->group = group && f->outputs % group == 0 ? group : 0;

@@ -28,6 +28,8 @@ type shape struct {
 	window         int
 	sinks          bool
 	query, rank    int // latent attention: widths of the latents; dim and rot are those of a query head's plain and rotated part
+	indexers       int // heads of the indexer that chooses positions for latent attention; 0 = all are attended
+	indexDim, kept int // channels of its heads, positions kept
 	shared         int // width of the shared expert; 0 = none
 	head           canon.Form
 	router         canon.RouterSpec
@@ -63,6 +65,7 @@ var rowShapes = []shape{
 	{name: "units of two, window and sinks", kvHeads: 4, group: 64, scale: canon.F16, kv: canon.F16, dim: 64, rot: 64, hidden: 136, window: 300, sinks: true, headNorm: true, late: true, plusOne: true},
 	{name: "units of one, wide heads", kvHeads: 8, group: 128, scale: canon.BF16, kv: canon.F16, dim: 128, rot: 32, hidden: 72},
 	{name: "latent", group: 32, scale: canon.F16, kv: canon.F16, query: 72, rank: 64, dim: 96, rot: 16, hidden: 136},
+	{name: "latent and chosen", group: 32, scale: canon.BF16, kv: canon.F16, query: 64, rank: 64, dim: 32, rot: 16, hidden: 96, indexers: 4, indexDim: 16, kept: 300},
 	{name: "latent, values without codes", group: 128, scale: canon.BF16, kv: canon.F32, query: 128, rank: 128, dim: 32, rot: 64, hidden: 72},
 }
 
@@ -75,6 +78,7 @@ func (c shape) row() shape {
 // weights of a layer.
 type layer struct {
 	q, k, v, o, down, latent, keys, values, router *canon.Matrix
+	indexQ, indexK, indexEach                      *canon.Matrix
 	shared                                         *canon.Record
 	experts                                        []*canon.Record
 }
@@ -91,6 +95,10 @@ func (c shape) layer(g *rig) layer {
 	if c.rank > 0 {
 		y.down, y.q, y.latent = weight(c.query, c.hidden), weight(c.heads*(c.dim+c.rot), c.query), weight(c.rank+c.rot, c.hidden)
 		y.keys, y.values = must(g.arena.Pack(g.weight(canon.BF16, c.heads*c.rank, c.dim, 0, 0))), must(g.arena.Pack(g.weight(canon.BF16, c.heads*c.dim, c.rank, 0, 0)))
+		if c.indexers > 0 {
+			exact := func(rows, cols int) *canon.Matrix { return must(g.arena.Pack(g.weight(canon.BF16, rows, cols, 0, 0))) }
+			y.indexQ, y.indexK, y.indexEach = exact(c.indexers*c.indexDim, c.query), exact(c.indexDim, c.hidden), exact(c.indexers, c.hidden)
+		}
 	} else {
 		y.q, y.k, y.v = weight(c.heads*c.dim, c.hidden), weight(c.kvHeads*c.dim, c.hidden), weight(c.kvHeads*c.dim, c.hidden)
 	}
@@ -120,6 +128,22 @@ func (c shape) build(g *rig) {
 	var attend func(l int, y layer)
 	if c.rank > 0 {
 		down, latent, absorbed, kept := p.Buffer(c.query), p.Buffer(c.rank+c.rot), p.Buffer(c.heads*(c.rank+c.rot)), p.Buffer(c.heads*c.rank)
+		var choose func(l int, y layer)
+		spec := canon.AttentionSpec{Heads: c.heads, Values: c.rank}
+		if c.indexers > 0 {
+			cache := must(g.arena.NewKV(canon.KVSpec{Layers: c.layers, Heads: 1, Dim: c.indexDim, Pages: p.Limits().Pages * p.Limits().Sequences, Form: c.kv, Single: true}))
+			queries, keys, each := p.Buffer(c.indexers*c.indexDim), p.Buffer(c.indexDim), p.Buffer(c.indexers)
+			spec.Kept = p.NewSelection(c.kept, 1)
+			choose = func(l int, y layer) {
+				p.MatMul(queries, down, y.indexQ, nil)
+				p.MatMulN(h, canon.Product{Dst: keys, M: y.indexK}, canon.Product{Dst: each, M: y.indexEach})
+				p.LayerNorm(keys, keys, g.normals(c.indexDim, 1), g.normals(c.indexDim, 1), 1e-6)
+				p.Rope(queries, c.indexers, rope, canon.Pairs, 0)
+				p.Rope(keys, 1, rope, canon.Pairs, 0)
+				p.KVAppend(cache, l, keys, nil)
+				p.Index(spec.Kept, queries, each, cache, l)
+			}
+		}
 		attend = func(l int, y layer) {
 			p.MatMulN(h, canon.Product{Dst: down, M: y.down}, canon.Product{Dst: latent, M: y.latent})
 			p.RMSNorm(down, down, g.normals(c.query, 1), 1e-6, false)
@@ -131,7 +155,10 @@ func (c shape) build(g *rig) {
 			p.HeadMatMul(absorbed, 0, q, 0, y.keys, c.heads)
 			p.HeadCopy(absorbed, c.rank, q, c.dim, c.rot, c.heads)
 			p.Rope(absorbed, c.heads, rope, canon.Pairs, c.rank)
-			p.Attention(kept, absorbed, kv, l, canon.AttentionSpec{Heads: c.heads, Values: c.rank})
+			if choose != nil {
+				choose(l, y)
+			}
+			p.Attention(kept, absorbed, kv, l, spec)
 			p.HeadMatMul(attended, 0, kept, 0, y.values, c.heads)
 		}
 	} else {

@@ -132,6 +132,11 @@ func (l *loader) op(op *C.canon_op) error {
 		op.shared_block = address(at)
 		C.covey_record(&op.shared, &op.shared)
 	}
+	if op.kind == C.CANON_OP_ATTENTION {
+		if err := l.exchange(op); err != nil {
+			return err
+		}
+	}
 	switch {
 	case op.kind == C.CANON_OP_EMBED:
 		l.vocab = int64(op.m.rows)
@@ -145,10 +150,6 @@ func (l *loader) op(op *C.canon_op) error {
 		if err := l.table(op); err != nil {
 			return err
 		}
-		if err := l.exchange(op); err != nil {
-			return err
-		}
-	case op.kind == C.CANON_OP_ATTENTION && op.i[6] == 0:
 		if err := l.exchange(op); err != nil {
 			return err
 		}

@@ -21,6 +21,7 @@ typedef struct {
   canon_buffer dst;                      // [heads * outputs]
   int32_t heads, rank, outputs, each;    // each: outputs of a block, which divide a head's and are a group if there are codes
   int32_t group;                         // of the codes; 0 = none
+  int32_t kept;                          // most positions that were attended; 0 = all
 } covey_latent_values;
 
 // Bytes between the rows of a matrix in shared memory, so that a warp's four threads a row read different banks.
@@ -38,13 +39,14 @@ CANON_FN int32_t covey_latent_values_memory(const covey_latent_values *f) {
 
 // Attention: COVEY_LATENT_SET blocks take a unit of COVEY_LATENT_HEADS heads and a block of 256 positions.
 enum { COVEY_LATENT_SET = 4, COVEY_LATENT_HEADS = 8, COVEY_LATENT_BLOCKS = 160, COVEY_LATENT_INBOX = 2 * COVEY_LATENT_HEADS * CANON_BLOCK };
-typedef struct { int32_t q, w, top, keys, values, bytes; } covey_latent_shared;
+typedef struct { int32_t q, w, top, rows, keys, values, bytes; } covey_latent_shared;
 CANON_FN covey_latent_shared covey_latent_shared_of(int32_t dim, int32_t values, int32_t size) {
   covey_latent_shared s;
   s.q = 0;
   s.w = s.q + COVEY_LATENT_HEADS * dim * 4;
   s.top = s.w + COVEY_LATENT_HEADS * CANON_BLOCK * 4;
-  s.keys = covey_ceil(s.top + 64, 128) * 128;
+  s.rows = covey_ceil(s.top + 64, 128) * 128;
+  s.keys = s.rows + 2 * CANON_BLOCK * 8;
   s.values = s.keys + 64 * (dim * size + 16);
   s.bytes = s.values + CANON_BLOCK * (values / COVEY_LATENT_SET) * size;
   return s;

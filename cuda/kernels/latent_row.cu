@@ -108,7 +108,7 @@ template <int FORM> __device__ __forceinline__ void latent_values(const covey_la
   uint8_t *rows = memory + covey_ceil((n + f.each) * 4, 128) * 128;
   let_next_start();
   latent_rows(f.values.codes + ((int64_t)head * f.outputs + part * f.each) * bytes, rows, f.each, bytes);
-  const int blocks = __ldcg(p->step.positions) / CANON_BLOCK + 1;
+  const int visible = __ldcg(p->step.positions) + 1, blocks = covey_ceil(f.kept ? at_most(visible, f.kept) : visible, CANON_BLOCK);
   wait_for_previous();
   const int stride = f.heads * (n + 2), two = thread * 2 < n;
   const float *at = p->partial, *o_at = at + 2 * f.heads + head * n + (two ? thread * 2 : 0);
@@ -163,46 +163,54 @@ template <int FORM> __device__ __forceinline__ void latent_values(const covey_la
 enum { ATTEND_THREADS = 256, ATTEND_WARPS = ATTEND_THREADS / 32, SET = COVEY_LATENT_SET, HEADS = COVEY_LATENT_HEADS, PAGE = 64 };
 
 // What a block reads of a unit. Keys come in two halves of their channels, values in two halves of the block's positions, each half a
-// group of copies; what the launch before makes, the queries and the row's own vector, is read when that has ended.
+// group of copies; what the launch before makes, the queries and the row's own vector, is read when that has ended. Where an indexer
+// kept some positions, the block of 256 is one of their list, which that launch makes too.
 template <int FORM> struct latent_unit {
   enum { size = latent_value<FORM>::size };
-  const uint8_t *pages[4];
-  int k, to, fresh, vector, slice;             // keys of the block of positions; the row's own one, or -1
+  const uint8_t **rows;                        // [CANON_BLOCK] vectors of the unit, in shared memory
+  int k, to, fresh, vector, slice;             // how many; the row's own one if it is not there yet, or -1
 
-  __device__ __forceinline__ latent_unit(const canon_op &op, const covey_program *p, int b, int pos) {
+  __device__ __forceinline__ latent_unit(const canon_op &op, int b, int attended, const uint8_t **tables, int round) {
+    rows = tables + (round & 1) * CANON_BLOCK;
     k = blockIdx.x % SET;
-    to = at_most(pos + 1 - b * CANON_BLOCK, CANON_BLOCK);
-    fresh = pos / CANON_BLOCK == b ? to - 1 : -1;
+    to = at_most(attended - b * CANON_BLOCK, CANON_BLOCK);
+    fresh = !op.ids && b == (attended - 1) / CANON_BLOCK ? to - 1 : -1;
     vector = op.kv.dim * size;
     slice = op.i[3] / SET * size;
-    const int32_t *at = p->step.pages + (int64_t)__ldcg(p->step.sequence) * p->step.pages_stride + b * (CANON_BLOCK / PAGE);
-    #pragma unroll
-    for (int i = 0; i < 4; i++) pages[i] = i * PAGE < to ? kv_layer(op.kv, __ldcg(at + i), op.i[0]) : 0;
   }
-  __device__ __forceinline__ const uint8_t *page(int i) const { return i == 0 ? pages[0] : i == 1 ? pages[1] : i == 2 ? pages[2] : pages[3]; }
-  // Channels of the block's page of keys, eight threads a key.
-  __device__ __forceinline__ void keys(uint8_t *to_keys, int half) const {
-    const int first = half ? covey_ceil(vector, 32) * 16 : 0, end = half ? vector : covey_ceil(vector, 32) * 16;
-    const uint8_t *from = page(k);
-    #pragma unroll 1
-    for (int row = threadIdx.x >> 3; row < PAGE && k * PAGE + row < to; row += ATTEND_THREADS / 8)
-      if (k * PAGE + row != fresh)
-        #pragma unroll 1
-        for (int at = first + (threadIdx.x & 7) * 16; at < end; at += 128) copy16(to_keys + row * (vector + 16) + at, from + row * vector + at);
-    copies_commit();
+  __device__ __forceinline__ void find(const canon_op &op, const covey_program *p, int b) const {
+    const int i = threadIdx.x;
+    if (i >= to) return;
+    const int at = op.ids ? __ldcg(op.ids + b * CANON_BLOCK + i) : b * CANON_BLOCK + i;
+    const int page = __ldcg(p->step.pages + (int64_t)__ldcg(p->step.sequence) * p->step.pages_stride + at / PAGE);
+    rows[i] = kv_layer(op.kv, page, op.i[0]) + at % PAGE * vector;
   }
-  // Two pages of values, sixteen threads a vector.
-  __device__ __forceinline__ void values(uint8_t *to_values, int half) const {
+  // Channels of the block's quarter of the keys, eight threads a key.
+  __device__ __forceinline__ void keys(uint8_t *to_keys) const {
+    const int middle = covey_ceil(vector, 32) * 16;
     #pragma unroll 1
-    for (int i = 2 * half; i < 2 * half + 2; i++) {
-      const uint8_t *from = page(i) + k * slice;
+    for (int half = 0; half < 2; half++) {
       #pragma unroll 1
-      for (int row = threadIdx.x >> 4; row < at_most(to - i * PAGE, PAGE); row += ATTEND_THREADS / 16)
-        if (i * PAGE + row != fresh)
-          #pragma unroll 1
-          for (int at = (threadIdx.x & 15) * 16; at < slice; at += 256) copy16(to_values + (i * PAGE + row) * slice + at, from + row * vector + at);
+      for (int row = threadIdx.x >> 3; row < PAGE && k * PAGE + row < to; row += ATTEND_THREADS / 8) {
+        if (k * PAGE + row == fresh) continue;
+        const uint8_t *from = rows[k * PAGE + row];
+        #pragma unroll 1
+        for (int at = half * middle + (threadIdx.x & 7) * 16; at < (half ? vector : middle); at += 128) copy16(to_keys + row * (vector + 16) + at, from + at);
+      }
+      copies_commit();
     }
-    copies_commit();
+  }
+  // Values, sixteen threads a vector.
+  __device__ __forceinline__ void values(uint8_t *to_values) const {
+    #pragma unroll 1
+    for (int half = 0; half < 2; half++) {
+      #pragma unroll 4
+      for (int row = half * 2 * PAGE + (threadIdx.x >> 4); row < at_most(to, (half + 1) * 2 * PAGE); row += ATTEND_THREADS / 16)
+        if (row != fresh)
+          #pragma unroll 1
+          for (int at = (threadIdx.x & 15) * 16; at < slice; at += 256) copy16(to_values + row * slice + at, rows[row] + k * slice + at);
+      copies_commit();
+    }
   }
   __device__ __forceinline__ void rest(const float *from, float *queries, uint8_t *to_keys, uint8_t *to_values) const {
     const int many = HEADS * (vector / size) / 4;
@@ -215,13 +223,10 @@ template <int FORM> struct latent_unit {
       for (int j = 0; j < 5; j++) if (i + j * ATTEND_THREADS < many) ((float4 *)queries)[i + j * ATTEND_THREADS] = v[j];
     }
     if (fresh < 0) return;
-    const uint8_t *own = page(fresh / PAGE) + fresh % PAGE * vector;
-    const int row = fresh - k * PAGE;
-    if (row >= 0 && row < PAGE)
-      #pragma unroll 1
-      for (int at = threadIdx.x * 16; at < vector; at += ATTEND_THREADS * 16) *(uint4 *)(to_keys + row * (vector + 16) + at) = __ldcg((const uint4 *)(own + at));
-    #pragma unroll 1
-    for (int at = threadIdx.x * 16; at < slice; at += ATTEND_THREADS * 16) *(uint4 *)(to_values + fresh * slice + at) = __ldcg((const uint4 *)(own + k * slice + at));
+    const uint8_t *own = rows[fresh];
+    const int row = fresh - k * PAGE, i = threadIdx.x * 16;    // a vector has less than 16 * ATTEND_THREADS bytes
+    if (row >= 0 && row < PAGE && i < vector) *(uint4 *)(to_keys + row * (vector + 16) + i) = __ldcg((const uint4 *)(own + i));
+    if (i < slice) *(uint4 *)(to_values + fresh * slice + i) = __ldcg((const uint4 *)(own + k * slice + i));
   }
 };
 
@@ -270,29 +275,35 @@ template <int FORM> __device__ __forceinline__ void attend_latent_row(const cano
   using V = latent_value<FORM>;
   const int t = threadIdx.x, warp = __shfl_sync(FULL, t >> 5, 0), lane = t & 31, dim = op.kv.dim, n = op.i[3], heads = op.i[1], k = blockIdx.x % SET, sets = gridDim.x / SET;
   const covey_latent_shared at = covey_latent_shared_of(dim, n, V::size);
-  const int pos = __ldcg(p->step.positions), groups = heads / HEADS, units = (pos / CANON_BLOCK + 1) * groups, key = t & 63, duo = warp >> 1, slice = n / SET, pairs = slice / 2;
+  const int visible = __ldcg(p->step.positions) + 1, attended = op.ids ? at_most(visible, op.i[4]) : visible, groups = heads / HEADS, units = covey_ceil(attended, CANON_BLOCK) * groups, key = t & 63, duo = warp >> 1, slice = n / SET, pairs = slice / 2;
   const int four = t / pairs, c = (t - four * pairs) * 2;    // of the values: two heads and two channels
   let_next_start();
   float *w = (float *)(memory + at.w), *top = (float *)(memory + at.top), *queries = (float *)(memory + at.q);
+  const uint8_t **tables = (const uint8_t **)(memory + at.rows);
   int u = blockIdx.x / SET;
-  if (u < units) {
-    const latent_unit<FORM> first(op, p, u / groups, pos);
-    first.keys(memory + at.keys, 0);
-    first.keys(memory + at.keys, 1);
-  }
+  auto begin = [&] {                                         // keys of the first unit
+    const latent_unit<FORM> first(op, u / groups, attended, tables, 0);
+    first.find(op, p, u / groups);
+    __syncthreads();
+    first.keys(memory + at.keys);
+  };
   if (op.m.codes && t == 0) {
     const int64_t bytes = covey_blocks_size(&op.m) / gridDim.x & ~15;
     prefetch_bulk(op.m.codes + blockIdx.x * bytes, (uint32_t)bytes);
   }
-  wait_for_previous();
+  #pragma unroll 1
+  for (int waited = 0; waited < 2; waited++) {
+    if (u < units && waited == (op.ids != 0)) begin();
+    if (!waited) wait_for_previous();
+  }
   #pragma unroll 1
   for (int round = 0; u < units; u += sets, round++) {
-    const int b = u / groups, head0 = (u - b * groups) * HEADS, to = at_most(pos + 1 - b * CANON_BLOCK, CANON_BLOCK), inbox = (round & 1) * HEADS * CANON_BLOCK;
+    const int b = u / groups, head0 = (u - b * groups) * HEADS, to = at_most(attended - b * CANON_BLOCK, CANON_BLOCK), inbox = (round & 1) * HEADS * CANON_BLOCK;
     {
-      const latent_unit<FORM> unit(op, p, b, pos);
+      const latent_unit<FORM> unit(op, b, attended, tables, round);
       unit.rest(op.src.data + head0 * dim, queries, memory + at.keys, memory + at.values);
-      unit.values(memory + at.values, 0);
-      unit.values(memory + at.values, 1);
+      unit.values(memory + at.values);
+      if (u + sets < units) latent_unit<FORM>(op, (u + sets) / groups, attended, tables, round + 1).find(op, p, (u + sets) / groups);
     }
     float2 score = make_float2(0, 0);
     const int middle = covey_ceil(dim * V::size, 32) * 16 / V::size;
@@ -344,9 +355,7 @@ template <int FORM> __device__ __forceinline__ void attend_latent_row(const cano
     if (lane == 0) *(float2 *)(top + warp * 2) = m;
     __syncthreads();
     if (u + sets < units) {                                  // keys of the unit behind
-      const latent_unit<FORM> behind(op, p, (u + sets) / groups, pos);
-      behind.keys(memory + at.keys, 0);
-      behind.keys(memory + at.keys, 1);
+      latent_unit<FORM>(op, (u + sets) / groups, attended, tables, round + 1).keys(memory + at.keys);
     } else {
       copies_commit();
       copies_commit();
