@@ -20,11 +20,17 @@ template <class ORDER> static __device__ __forceinline__ kth kth_largest(int32_t
       if ((o & mask) == found) atomicAdd(&count[o >> shift & 255], 1);
     }
     __syncthreads();
-    if (t == 0) {
-      int32_t digit = 255, rest = left;
-      for (; count[digit] < rest; digit--) rest -= count[digit];
-      digits = found | (uint32_t)digit << shift;
-      left = rest;
+    if (t < 32) {                                            // a lane has eight digits, the highest first; one of them holds the k-th
+      int32_t digit = 255 - t * 8, sum = 0, rest = left;
+      for (int32_t i = 0; i < 8; i++) sum += count[digit - i];
+      int32_t up_to = sum;
+      for (int32_t s = 1; s < 32; s <<= 1) { int32_t v = __shfl_up_sync(FULL, up_to, s); if (t >= s) up_to += v; }
+      rest -= up_to - sum;
+      if (rest > 0 && rest <= sum) {
+        for (; count[digit] < rest; digit--) rest -= count[digit];
+        digits = found | (uint32_t)digit << shift;
+        left = rest;
+      }
     }
     __syncthreads();
     found = digits;
