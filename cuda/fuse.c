@@ -69,21 +69,6 @@ static covey_launch *product_row(const covey_rows *f, int32_t v, int32_t tiles, 
   return early(at, d);
 }
 
-// Weights of the operations from o on that the second-level cache is asked for while the launch before them runs: those of integer and
-// float products until experts come, at most so many bytes.
-enum { AHEAD_BYTES = 32 << 20 };
-static void ahead(const canon_op *o, int32_t n, covey_rows *f) {
-  int64_t bytes = 0;
-  for (int32_t i = 0, k = 0; i < n && k < COVEY_AHEAD && o[i].kind != CANON_OP_FFN && o[i].kind != CANON_OP_ROUTER; i++) {
-    const canon_matrix *m = &o[i].m;
-    if ((o[i].kind != CANON_OP_MATMUL && o[i].kind != CANON_OP_HEADS) || o[i].dst.logits) continue;
-    int64_t size = covey_tiled(m) ? covey_blocks_size(m) : covey_plain_size(m, 0);
-    if ((bytes += size) > AHEAD_BYTES) return;
-    f->ahead[k] = m->codes;
-    f->ahead_bytes[k++] = size / 16 * 16;
-  }
-}
-
 // Up to COVEY_PARTS products of one input from o on, by one launch; made says what the input is. Writes how many there are to
 // *used; 0 if there is no such launch. A sum that follows a single product joins it.
 static covey_launch *row_products(const canon_op *o, int32_t n, covey_rows *f, const covey_bucket *b, const covey_place *d, int32_t *used, covey_launch *at) {
@@ -103,7 +88,6 @@ static covey_launch *row_products(const canon_op *o, int32_t n, covey_rows *f, c
     f->part[0].sum = o[1].dst;
     *used = 2;
   }
-  if (rows == 1) ahead(o + *used, n - *used, f);
   covey_launch *one = rows == 1 ? product_row(f, v, tiles, o[0].label, d, at) : 0;
   if (one) return one;
   // Two tiles a block, unless that leaves multiprocessors idle; a norm inside takes longer than that.

@@ -4,6 +4,8 @@
 // (kernels/latent_row.cu).
 #include "launches.h"
 
+enum { LATENT_KEY = 256, LATENT_WARPS = 8 };   // as latent_row.cu
+
 static int floats(const canon_matrix *m) { return !m->group && m->form <= CANON_BF16 && !m->bias && !m->bias_at; }
 
 // Norm and rotation of the latent, its cache, queries through the keys, their rotated part.
@@ -29,9 +31,16 @@ static int32_t match_heads(const canon_op *o, int32_t n, const covey_place *d, c
   return covey_latent_heads_memory(f) <= d->shared ? ALL : 0;
 }
 
-// The output product behind o, whose weights are asked for while attention runs; null if it is none of the kernels'.
-static const canon_matrix *output_of(const canon_op *o, int32_t n) {
-  return n > 0 && o->kind == CANON_OP_MATMUL && covey_tiled(&o->m) && covey_blocks_size(&o->m) / 16 < INT32_MAX ? &o->m : 0;
+// LayerNorm of an indexer's key, rotation of its queries and of the key, its cache.
+static int32_t match_index(const canon_op *o, int32_t n, covey_latent_index *f) {
+  if (n < 4 || o[0].kind != CANON_OP_LAYER_NORM || o[1].kind != CANON_OP_ROPE || o[2].kind != CANON_OP_ROPE || o[3].kind != CANON_OP_KV_APPEND) return 0;
+  const canon_op *norm = &o[0], *queries = &o[1], *key = &o[2], *append = &o[3];
+  *f = (covey_latent_index){.q = queries->dst, .k = key->dst, .norm = norm->vec, .eps = norm->f[0], .heads = queries->i[0], .dim = key->dst.width, .rot = key->i[1],
+                            .pairing = key->i[2], .offset = key->i[3], .angles = key->i[4], .layer = append->i[0], .label = append->label, .kv = append->kv};
+  for (int32_t i = 1; i < 6; i++) if (queries->i[i] != key->i[i]) return 0;
+  if (!norm->vec || !same(&norm->src, &norm->dst) || !same(&norm->dst, &f->k) || norm->dst.logits || key->i[0] != 1 || key->i[5] || f->q.width != f->heads * f->dim) return 0;
+  if (!same(&append->src, &f->k) || !append->kv.single || append->kv.heads != 1 || append->kv.dim != f->dim || append->kv.slots != 64) return 0;
+  return f->dim <= LATENT_KEY ? 4 : 0;
 }
 
 // Attention and its values' product [, quantisation].
@@ -60,12 +69,16 @@ covey_launch *covey_latent_row(const canon_op *o, int32_t n, const covey_bucket 
     at[-1].argument.latent_heads = heads;
     return early(at, d);
   }
+  covey_latent_index index;
+  if ((*used = match_index(o, n, &index))) {
+    at = launch(at, COVEY_K_index_ready, o->label, covey_ceil(index.heads, LATENT_WARPS) + 1, 1, 1, LATENT_WARPS * 32, 0);
+    at[-1].argument.latent_index = index;
+    return early(at, d);
+  }
   if ((*used = match_attention(o, n, b, d, &values))) {
     int32_t dim = o->kv.dim, size = covey_form_bytes(o->kv.form), units = b->blocks * values.heads / COVEY_LATENT_HEADS;
-    const canon_matrix *output = output_of(o + *used, n - *used);
     int32_t sets = at_most(units, at_most(d->multiprocessors, COVEY_LATENT_BLOCKS) / COVEY_LATENT_SET);
     at = early(put(at, COVEY_K_attend_latent_row_f32 + o->kv.form, o, sets * COVEY_LATENT_SET, 1, 1, 256, covey_latent_shared_of(dim, values.rank, size).bytes), d);
-    if (output) at[-1].argument.op.m = *output;
     at = launch(at, COVEY_K_latent_values_f32 + values.values.form, o[1].label, values.outputs / values.each, values.heads, 1, 256, covey_latent_values_memory(&values));
     at[-1].argument.latent_values = values;
     return early(at, d);

@@ -29,7 +29,7 @@
   COVEY_SCALES(X, attend_row_d64_int4_g32) COVEY_SCALES(X, attend_row_d64_int4_g64)                                            \
   COVEY_SCALES(X, attend_row_d128_int4_g32) COVEY_SCALES(X, attend_row_d128_int4_g64) COVEY_SCALES(X, attend_row_d128_int4_g128)            \
   COVEY_SCALES(X, product_row_int4_g32) COVEY_SCALES(X, product_row_int4_g64) COVEY_SCALES(X, product_row_int4_g128)   \
-  COVEY_FLOATS(X, latent_heads) COVEY_FLOATS(X, latent_values) COVEY_FLOATS(X, attend_latent_row)                                       \
+  X(index_ready) COVEY_FLOATS(X, latent_heads) COVEY_FLOATS(X, latent_values) COVEY_FLOATS(X, attend_latent_row)                                       \
   COVEY_GROUPS(X, up_few) COVEY_GROUPS(X, down_few)
 #define X(name) COVEY_K_##name,
 enum { COVEY_PLAIN(X) COVEY_PLAIN_COUNT, COVEY_BEFORE_FAST = COVEY_PLAIN_COUNT - 1, COVEY_FAST(X) COVEY_KERNEL_COUNT };
@@ -57,7 +57,7 @@ typedef struct {
 } covey_place;
 
 // The first argument of a kernel.
-typedef union { canon_op op; covey_rows rows; covey_heads heads; covey_combination combination; covey_moe moe; covey_attend attend; covey_latent_heads latent_heads; covey_latent_values latent_values; } covey_argument;
+typedef union { canon_op op; covey_rows rows; covey_heads heads; covey_combination combination; covey_moe moe; covey_attend attend; covey_latent_heads latent_heads; covey_latent_values latent_values; covey_latent_index latent_index; } covey_argument;
 
 typedef struct {
   int32_t kernel, label;

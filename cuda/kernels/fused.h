@@ -2,7 +2,7 @@
 #pragma once
 #include "abi.h"
 
-enum { COVEY_PARTS = 4, COVEY_AHEAD = 2 };
+enum { COVEY_PARTS = 4 };
 // What the rows of a fused product are made of.
 enum { COVEY_CODES, COVEY_VALUES, COVEY_NORMED };   // p->codes as they are; src quantised; src normed and quantised
 
@@ -23,8 +23,6 @@ typedef struct {
   int32_t check;                       // label + 1 of a fault for values that are not finite; 0 = not looked at
   int32_t parts, first[COVEY_PARTS];   // first block of each part; first tile in product_row.cu
   covey_part part[COVEY_PARTS];
-  const uint8_t *ahead[COVEY_AHEAD];   // product_row.cu: weights that are used soon, for the second-level cache; bytes, 0 = none
-  int64_t ahead_bytes[COVEY_AHEAD];
 } covey_rows;
 
 // Where things lie in the shared memory of product_row.cu: codes and pairs of a row of `padded` inputs, the row itself if it is normed

@@ -15,6 +15,15 @@ typedef struct {
   canon_kv kv;
 } covey_latent_heads;
 
+// An indexer's queries turned, its key normed (LayerNorm), turned and stored.
+typedef struct {
+  canon_buffer q, k;                     // [heads * dim], [dim], in place
+  const float *norm;                     // [2 * dim]: weights, then biases
+  float eps;
+  int32_t heads, dim, rot, pairing, offset, angles, layer, label;
+  canon_kv kv;
+} covey_latent_index;
+
 // What was attended, blocks of positions folded, through the values' half of the expansion, and codes of that.
 typedef struct {
   canon_matrix values;                   // [heads * outputs, rank], floats

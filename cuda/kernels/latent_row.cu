@@ -151,6 +151,44 @@ template <int FORM> __device__ __forceinline__ void latent_values(const covey_la
   warp_quantise(y, f.group, f.group, p->codes.q + g * f.group, p->codes.scale + g, p->codes.sum + g);
 }
 
+// grid (heads / LATENT_WARPS + 1): a warp a head; the last block has the key, whose channels are at most LATENT_KEY.
+enum { LATENT_KEY = 256 };
+__device__ __forceinline__ void latent_index(const covey_latent_index &f, const covey_program *p) {
+  __shared__ float values[LATENT_WARPS][LATENT_KEY];
+  const int lane = threadIdx.x & 31, warp = __shfl_sync(FULL, threadIdx.x >> 5, 0), head = blockIdx.x * LATENT_WARPS + warp, dim = f.dim;
+  const bool key = blockIdx.x == gridDim.x - 1;
+  let_next_start();
+  wait_for_previous();
+  if (key ? warp > 0 : head >= f.heads) return;
+  float *from = key ? f.k.data : f.q.data + head * dim, *x = values[warp];
+  #pragma unroll 1
+  for (int i = lane; i < dim; i += 32) x[i] = __ldcg(from + i);
+  __syncwarp();
+  if (key) {
+    float s = 0, q = 0;
+    #pragma unroll 1
+    for (int i = lane; i < dim; i += 32) s = s + x[i];
+    const float mean = warp_tree(s) / (float)dim;
+    #pragma unroll 1
+    for (int i = lane; i < dim; i += 32) { const float d = x[i] - mean; q = canon_fmaf(d, d, q); }
+    const float factor = canon_rms_factor(warp_tree(q), dim, f.eps);
+    #pragma unroll 1
+    for (int i = lane; i < dim; i += 32) x[i] = ((x[i] - mean) * factor) * __ldg(f.norm + i) + __ldg(f.norm + dim + i);
+    __syncwarp();
+  }
+  const covey_angles &a = p->angles[f.angles];
+  head_turn(x + f.offset, f.rot / 2, f.pairing, a.cosine, a.sine, lane);
+  #pragma unroll 1
+  for (int i = lane; i < dim; i += 32) from[i] = x[i];
+  if (!key) return;
+  const int pos = p->step.positions[0], page = p->step.pages[(int64_t)p->step.sequence[0] * p->step.pages_stride + pos / 64];
+  uint8_t *at = kv_layer(f.kv, page, f.layer);
+  #pragma unroll 1
+  for (int i = lane; i < dim; i += 32)
+    if (store_value(f.kv.form, at, key_at(f.kv, 0, pos % 64, i), x[i]) >= 0x7c00) fault(p, 0, 0, CANON_FAULT_KV, f.label);
+}
+extern "C" __global__ __launch_bounds__(LATENT_THREADS) void covey_index_ready(const __grid_constant__ covey_latent_index f, const covey_program *p) { latent_index(f, p); }
+
 // ---- attention ---------------------------------------------------------------------------------------------------------
 //
 // A set of four blocks takes a unit: eight heads and a block of 256 positions. Each block scores one page's keys, a thread a key and
@@ -269,7 +307,7 @@ template <int FORM> struct latent_values_of {
 };
 
 // grid (whole sets of blocks), ATTEND_THREADS threads. dim and values are multiples of 8, a quarter of the values is a multiple of
-// 16 bytes and at most ATTEND_THREADS / 2 channels. op.m, if it has codes: weights for the second-level cache, which are used soon.
+// 16 bytes and at most ATTEND_THREADS / 2 channels.
 template <int FORM> __device__ __forceinline__ void attend_latent_row(const canon_op &op, const covey_program *p) {
   COVEY_MEMORY(memory);
   using V = latent_value<FORM>;
@@ -287,10 +325,6 @@ template <int FORM> __device__ __forceinline__ void attend_latent_row(const cano
     __syncthreads();
     first.keys(memory + at.keys);
   };
-  if (op.m.codes && t == 0) {
-    const int64_t bytes = covey_blocks_size(&op.m) / gridDim.x & ~15;
-    prefetch_bulk(op.m.codes + blockIdx.x * bytes, (uint32_t)bytes);
-  }
   #pragma unroll 1
   for (int waited = 0; waited < 2; waited++) {
     if (u < units && waited == (op.ids != 0)) begin();

@@ -7,24 +7,14 @@
 
 enum { PRODUCT_WARPS = COVEY_ROW_WARPS, PRODUCT_THREADS = PRODUCT_WARPS * 32, AHEAD = 3 };
 
-// Asks the second-level cache for the block's share of some bytes, a multiple of 16.
-__device__ __forceinline__ void row_ahead(const uint8_t *from, int64_t bytes) {
-  const int64_t share = covey_ceil((int32_t)(bytes / 16), gridDim.x) * (int64_t)16, first = blockIdx.x * share;
-  if (first < bytes) prefetch_bulk(from + first, (uint32_t)(bytes - first < share ? bytes - first : share));
-}
-
 // The segments of the block's tiles, a slot each, in the order in which they are used.
 template <class F> __device__ __forceinline__ void row_produce(const covey_rows &f, uint8_t *memory, const covey_row_shared &at, int tiles, int slots) {
   constexpr int slot_bytes = F::segment * F::block;
   const uint64_t policy = read_once();
   const int groups = f.part[0].m.groups;
   uint64_t *full = (uint64_t *)(memory + at.bars), *empty = full + COVEY_ROW_SLOTS;
-  int slot = 0, left = slots;                 // before what comes behind is asked for
+  int slot = 0;
   uint32_t parity = 1;                        // a slot that was never used counts as empty
-  auto ahead = [&] {
-    #pragma unroll
-    for (int i = 0; i < COVEY_AHEAD; i++) if (f.ahead_bytes[i]) row_ahead(f.ahead[i], f.ahead_bytes[i]);
-  };
   #pragma unroll 1
   for (int t = blockIdx.x; t < tiles; t += gridDim.x) {
     int k = f.parts - 1;
@@ -33,14 +23,12 @@ template <class F> __device__ __forceinline__ void row_produce(const covey_rows 
     #pragma unroll 1
     for (int g = groups; g > 0; g -= F::segment, from += slot_bytes) {
       const uint32_t bytes = g < F::segment ? g * F::block : slot_bytes;
-      if (left-- == 0) ahead();
       barrier_wait(&empty[slot], parity);
       barrier_expect(shared_address(&full[slot]), bytes);
       bulk_load(shared_address(memory + at.room + slot * slot_bytes), from, bytes, shared_address(&full[slot]), policy);
       if (++slot == slots) { slot = 0; parity ^= 1; }
     }
   }
-  if (left >= 0) ahead();
 }
 
 template <class F> __device__ __noinline__ uint2 row_quantise(float4 a, float4 b, int lane, covey_pair *pair) {
