@@ -143,7 +143,7 @@ template <class F> __device__ __noinline__ void attend_segments(int units, int s
     }
 }
 // The i-th output of a block.
-__device__ __noinline__ float attend_total(shared_place part, int i, int segments) {
+static __device__ __noinline__ float attend_total(shared_place part, int i, int segments) {
   const float *from = (const float *)shared_pointer(part) + (i >> 4) * segments * 16 + (i & 15);
   float tot = 0;
   #pragma unroll 4
@@ -211,6 +211,7 @@ template <class F, int DIM> __device__ __forceinline__ void attend_row(const cov
   if (norm && thread < 2 * DIM) ((float *)shared_pointer(base + a.at.norms))[thread] = __ldg(norm + thread % DIM);
   const int mine = attend_mine(a.tiles), outputs = attend_mine(a.outputs);
   if (mine && thread * 32 < a.hidden) touch(__ldg(a.norm + thread * 32));
+  uint8_t *page_of_new = attend_page<DIM>(a, p, z, z.pos / 64);
   wait_for_previous();
 
   const shared_place q = base + a.at.q, pairs = base + a.at.pairs, oq = base + a.at.oq, opairs = base + a.at.opairs, part = base + a.at.part, room = base + a.at.room;
@@ -237,7 +238,7 @@ template <class F, int DIM> __device__ __forceinline__ void attend_row(const cov
   attend_place stage = {0, 0};
   #pragma unroll 1
   for (int v = last; v < z.units; v += grid) {
-    attend_block<DIM>(a, p, z, base, half, attend_unit(a, z, v), stage, warp, lane);
+    attend_block<DIM>(a, p, z, base, half, attend_unit(a, z, v), page_of_new, stage, warp, lane);
     warps_sync(1, ATTEND_THREADS);
   }
   if (last < z.units) warp_arrive(bars.attended, lane);

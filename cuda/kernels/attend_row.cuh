@@ -72,7 +72,8 @@ template <int DIM> __device__ __forceinline__ float *attend_part(const covey_att
 // A word of four codes, none of which is -128, so that it is never the unset word.
 __device__ __forceinline__ uint32_t attend_word(uint32_t codes) { return codes ^ 0x7f7f7f7fu; }
 
-__device__ __noinline__ float attend_exp(float x) { return canon_expf(x); }
+static __device__ __noinline__ float attend_exp(float x) { return canon_expf(x); }
+static __device__ __noinline__ uint32_t attend_half_of(float x) { return canon_to_f16(x); }
 
 struct attend_codes { uint2 codes; float scale; int32_t sum; };
 template <int GROUP> __device__ __noinline__ attend_codes attend_quantise(float4 a, float4 b, int lane) {
@@ -100,104 +101,132 @@ struct attend_place {
 
 // ---- a unit ------------------------------------------------------------------------------------------------------------
 
-// Queries and the new key and value of a unit into shared memory: query [DIM][together], fresh [2][DIM] as the cache stores them.
-template <int DIM> __device__ __forceinline__ void attend_heads(const covey_attend &a, const covey_program *p, const attend_step &z, shared_place base, const attend_half &half, const attend_unit &u, int warp, int lane) {
+// Queries and the new key and value of a unit into shared memory: query [DIM][together], fresh [2][DIM] as the cache stores them; and these
+// into their page.
+template <int DIM> __device__ __forceinline__ void attend_heads(const covey_attend &a, const covey_program *p, const attend_step &z, shared_place base, const attend_half &half, const attend_unit &u, uint8_t *page, int warp, int lane) {
+  constexpr int n = DIM / 32;                 // values of a lane
   const covey_heads &f = a.heads;
   const int which = warp < a.together ? 0 : warp < 4 ? 3 : warp - 3;   // queries, key, value, nothing
   if (which && (which > 2 || !u.fresh)) return;
   float *x = (float *)shared_pointer(base + a.at.head) + warp * DIM;
-  const float *turn = (const float *)shared_pointer(base + a.at.turn), *norms = (const float *)shared_pointer(base + a.at.norms) + which * DIM;
+  const float *turn = (const float *)shared_pointer(base + a.at.turn), *norms = (const float *)shared_pointer(base + a.at.norms) + which * DIM + lane;
   const float *from = half.values + (which == 0 ? u.head + warp : f.heads + u.kv_head + (which == 2 ? f.kv.heads : 0)) * DIM + lane;
   uint32_t looks = 0;
-  float v[DIM / 32];
+  float v[n];
   for (bool all = false; !all;) {
     all = true;
     #pragma unroll
-    for (int i = 0; i < DIM / 32; i++) v[i] = look(from + i * 32);
+    for (int i = 0; i < n; i++) v[i] = look(from + i * 32);
     #pragma unroll
-    for (int i = 0; i < DIM / 32; i++) all &= !is_unset(v[i]);
+    for (int i = 0; i < n; i++) all &= !is_unset(v[i]);
     if (++looks == MOST_LOOKS) __trap();
   }
-  #pragma unroll
-  for (int i = 0; i < DIM / 32; i++) x[lane + i * 32] = v[i];
   __syncwarp();
-  const bool normed = which == 0 ? f.q_norm != 0 : which == 1 && f.k_norm;
+  const bool normed = which == 0 ? f.q_norm != 0 : which == 1 && f.k_norm, turned = f.angles >= 0 && which < 2;
   #pragma unroll 1
-  for (int late = 0; late < 2; late++) {      // the norm is in one place only
-    if (normed && late == f.late) head_norm(x, norms, DIM, f.eps, f.plus_one, lane);
-    if (!late && f.angles >= 0 && which < 2) head_turn(x + f.offset, f.rot / 2, f.pairing, turn, turn + f.rot / 2, lane);
+  for (int late = 0; late < 2; late++) {      // the norm (rule 4) is in one place only
+    if (normed && late == f.late) {
+      float s = 0;
+      #pragma unroll
+      for (int i = 0; i < n; i++) s = canon_fmaf(v[i], v[i], s);
+      s = canon_rms_factor(warp_tree(s), DIM, f.eps);
+      #pragma unroll
+      for (int i = 0; i < n; i++) {
+        const float w = norms[i * 32];
+        v[i] = (v[i] * s) * (f.plus_one ? w + 1.0f : w);
+      }
+    }
+    if (late || !turned) continue;
+    #pragma unroll
+    for (int i = 0; i < n; i++) x[lane + i * 32] = v[i];
+    __syncwarp();
+    head_turn(x + f.offset, f.rot / 2, f.pairing, turn, turn + f.rot / 2, lane);
+    #pragma unroll
+    for (int i = 0; i < n; i++) v[i] = x[lane + i * 32];
   }
   if (which == 0) {
     float *query = (float *)shared_pointer(base + a.at.query) + warp;
     #pragma unroll
-    for (int i = 0; i < DIM / 32; i++) query[(lane + i * 32) * a.together] = x[lane + i * 32];
+    for (int i = 0; i < n; i++) query[(lane + i * 32) * a.together] = v[i];
     return;
   }
   const bool stores = u.head == u.kv_head * a.group;
-  const int place = z.pos % 64, head = u.kv_head * DIM * 64, step = which == 1 ? 64 : 1;   // key_at and value_at: channels are `step` apart
-  uint16_t *to = (uint16_t *)attend_page<DIM>(a, p, z, z.pos / 64) + head + (which == 1 ? place : f.kv.heads * DIM * 64 + place * DIM);
-  uint16_t *fresh = (uint16_t *)shared_pointer(base + a.at.fresh) + (which - 1) * DIM;
-  #pragma unroll 1
-  for (int i = lane; i < DIM; i += 32) {
-    const uint16_t bits = canon_to_f16(x[i]);
-    fresh[i] = bits;
-    if (!stores) continue;
-    to[i * step] = bits;
-    if ((bits & 0x7fff) >= 0x7c00) fault(p, 0, 0, CANON_FAULT_KV, f.label);
+  const int place = z.pos % 64, step = which == 1 ? 64 : 1;  // key_at and value_at: channels are `step` apart
+  uint16_t *to = (uint16_t *)page + u.kv_head * DIM * 64 + (which == 1 ? place : (f.kv.heads * 64 + place) * DIM) + lane * step;
+  uint16_t *fresh = (uint16_t *)shared_pointer(base + a.at.fresh) + (which - 1) * DIM + lane;
+  bool over = false;
+  #pragma unroll
+  for (int i = 0; i < n; i++) {
+    const uint16_t bits = attend_half_of(v[i]);
+    fresh[i * 32] = bits;
+    if (stores) to[i * 32 * step] = bits;
+    over |= (bits & 0x7fff) >= 0x7c00;
   }
+  if (stores && over) fault(p, 0, 0, CANON_FAULT_KV, f.label);
 }
 
-// Eight channels of a key and of the queries, or eight keys' values and weights, on their way while the eight before are used.
+// Shared memory delivers 32 numbers a cycle to all warps together, also where all lanes read the same one, and that bounds scores and values:
+// so a thread has two keys, or two channels, of all heads, and half of the warps do it. What comes next is on its way while a thread
+// multiplies, since nothing else on its scheduler would.
+
+// Eight channels of two keys and of the queries.
 template <int HEADS> struct attend_keys {
-  uint16_t k[8];
+  uint32_t k[8];
   float4 q[2 * HEADS];
-  __device__ __forceinline__ void load(const uint16_t *key, const float *query) {
+  __device__ __forceinline__ void load(const uint32_t *keys, const float *query) {
     #pragma unroll
-    for (int j = 0; j < 8; j++) k[j] = key[j * 64];
+    for (int j = 0; j < 8; j++) k[j] = keys[j * 32];
     #pragma unroll
     for (int j = 0; j < 2 * HEADS; j++) q[j] = *(const float4 *)(query + 4 * j);
   }
-  __device__ __forceinline__ void add(float *score) const {
+  __device__ __forceinline__ void add(float2 *score) const {
     #pragma unroll
     for (int j = 0; j < 8; j++) {
-      const float x = halves(k[j]).x;
+      const float2 x = halves(k[j]);
       #pragma unroll
       for (int h = 0; h < HEADS; h++) {
         const float4 &t = q[(j * HEADS + h) / 4];
         const int c = (j * HEADS + h) % 4;
-        score[h] = canon_fmaf(c == 0 ? t.x : c == 1 ? t.y : c == 2 ? t.z : t.w, x, score[h]);
+        const float v = c == 0 ? t.x : c == 1 ? t.y : c == 2 ? t.z : t.w;
+        score[h].x = canon_fmaf(v, x.x, score[h].x);
+        score[h].y = canon_fmaf(v, x.y, score[h].y);
       }
     }
   }
 };
-// Half the channels of a thread's key onto its scores, which lie a block of positions apart.
+// Half the channels of a thread's two keys onto their scores, which lie a block of positions apart.
 template <int DIM, int HEADS> __device__ __noinline__ void attend_scores(shared_place keys, shared_place queries, shared_place scores, bool more) {
-  const uint16_t *key = (const uint16_t *)shared_pointer(keys);
+  const uint32_t *key = (const uint32_t *)shared_pointer(keys);
   const float *query = (const float *)shared_pointer(queries);
-  float *out = (float *)shared_pointer(scores), score[HEADS];
+  float2 score[HEADS];
   #pragma unroll
-  for (int h = 0; h < HEADS; h++) score[h] = more ? out[h * CANON_BLOCK] : 0;
+  for (int h = 0; h < HEADS; h++) score[h] = more ? *(const float2 *)shared_pointer(scores + h * CANON_BLOCK * 4) : make_float2(0, 0);
   attend_keys<HEADS> now, next;
   now.load(key, query);
   #pragma unroll 2
   for (int d = 8; d < DIM / 2; d += 8) {
-    next.load(key + d * 64, query + d * HEADS);
+    next.load(key + d * 32, query + d * HEADS);
     now.add(score);
     now = next;
   }
   now.add(score);
   #pragma unroll
-  for (int h = 0; h < HEADS; h++) out[h * CANON_BLOCK] = score[h];
+  for (int h = 0; h < HEADS; h++) *(float2 *)shared_pointer(scores + h * CANON_BLOCK * 4) = score[h];
 }
 
-template <int DIM, int EACH> struct attend_eight {
-  uint32_t v[8];
-  float4 w[EACH][2];
-  __device__ __forceinline__ void load(const uint16_t *value, const float *weights) {
+// Values and weights of sixteen keys, of eight where there are two heads.
+template <int DIM, int EACH> struct attend_some {
+  enum { keys = 16 / EACH };
+  uint32_t v[keys];
+  float4 w[EACH][keys / 4];
+  // The i-th part of a piece.
+  __device__ __forceinline__ void load(const uint32_t *value, const float *weights, int i) {
     #pragma unroll
-    for (int j = 0; j < 8; j++) v[j] = *(const uint32_t *)(value + j * DIM);
+    for (int j = 0; j < keys; j++) v[j] = value[(i * keys + j) * (DIM / 2)];
     #pragma unroll
-    for (int e = 0; e < EACH; e++) { w[e][0] = *(const float4 *)(weights + e * CANON_BLOCK); w[e][1] = *(const float4 *)(weights + e * CANON_BLOCK + 4); }
+    for (int e = 0; e < EACH; e++)
+      #pragma unroll
+      for (int j = 0; j < keys / 4; j++) w[e][j] = *(const float4 *)(weights + e * CANON_BLOCK + i * keys + j * 4);
   }
   static __device__ __forceinline__ void one(float2 &o, uint32_t v, float weight) {
     const float2 x = halves(v);
@@ -206,7 +235,7 @@ template <int DIM, int EACH> struct attend_eight {
   }
   __device__ __forceinline__ void add(float2 *o) const {
     #pragma unroll
-    for (int j = 0; j < 8; j++)
+    for (int j = 0; j < keys; j++)
       #pragma unroll
       for (int e = 0; e < EACH; e++) {
         const float4 &t = w[e][j / 4];
@@ -214,48 +243,59 @@ template <int DIM, int EACH> struct attend_eight {
       }
   }
 };
-// Values of a unit: a thread sums two channels for EACH heads, keys ascending. Warps beyond those that this takes are free.
+// Values of a unit: a thread sums two channels for EACH heads, keys ascending. Warps beyond those that this takes are free. What is no
+// key of the unit in a piece of 32 becomes zeros, whose weights are zeros, so that they change no sum (but the sign of a zero, which no
+// code shows); a thread clears what it reads itself.
 template <int DIM, int EACH> __device__ __forceinline__ void attend_values(const covey_attend &a, shared_place base, const attend_bars &bars, const attend_unit &u, attend_place stage, int thread, int lane) {
   constexpr int across = DIM / 2, piece = 64 * DIM;
-  const int c = thread % across * 2, head = thread / across * EACH, stored = u.to - u.fresh;
+  const int c = thread % across, head = thread / across * EACH, stored = u.to - u.fresh;
+  const int first = min(u.from / 32, COVEY_ATTEND_PIECES - 1), last = max(stored - 1, first * 32) / 32;   // pieces with keys: one at least is gone through
   const float *weights = (const float *)shared_pointer(base + a.at.w) + head * CANON_BLOCK;
-  using V = attend_eight<DIM, EACH>;
   float2 o[EACH];
   #pragma unroll
   for (int e = 0; e < EACH; e++) o[e] = make_float2(0, 0);
-  #pragma unroll 1
-  for (int k = 0; k < COVEY_ATTEND_PIECES; k++) {
-    const uint16_t *v = (const uint16_t *)shared_pointer(base + a.at.room + stage.at * piece) + c;
-    const float *wk = weights + k * 32;
-    const int to = min(stored - k * 32, 32);  // of the piece's keys
-    int i = max(u.from - k * 32, 0);
-    barrier_wait(bars.full + stage.at * 8, stage.parity);
+  attend_some<DIM, EACH> now, next;
+  // Waits for a piece and clears what is none of its keys.
+  auto arrives = [&](const attend_place &at, int k) {
+    barrier_wait(bars.full + at.at * 8, at.parity);
+    uint32_t *v = (uint32_t *)shared_pointer(base + a.at.room + at.at * piece) + c;
+    const int from = u.from - k * 32, to = max(stored - k * 32, 0);
     #pragma unroll 1
-    for (int again = 0; again < 2; again++) {                // what is not eight keys, eight at a time, what is left
-      if (i + 8 <= to && i % 8 == 0) {
-        V now, next;
-        now.load(v + i * DIM, wk + i);
-        #pragma unroll 2
-        for (; i + 16 <= to; i += 8) {
-          next.load(v + (i + 8) * DIM, wk + i + 8);
-          now.add(o);
-          now = next;
-        }
-        now.add(o);
-        i += 8;
-      }
-      #pragma unroll 1
-      for (const int end = again ? to : min(to, (i + 7) / 8 * 8); i < end; i++)
-        #pragma unroll
-        for (int e = 0; e < EACH; e++) V::one(o[e], *(const uint32_t *)(v + i * DIM), wk[e * CANON_BLOCK + i]);
+    for (int i = 0; i < from; i++) v[i * across] = 0;
+    #pragma unroll 1
+    for (int i = to; i < 32; i++) v[i * across] = 0;
+    return (const uint32_t *)v;
+  };
+  auto passes = [&](const attend_place &at) { barrier_wait(bars.full + at.at * 8, at.parity); warp_arrive(bars.empty + at.at * 8, lane); };
+  int k = 0;
+  #pragma unroll 1
+  for (; k < first; k++, stage.move(1, a.at.stages)) passes(stage);
+  const uint32_t *v = arrives(stage, k);
+  now.load(v, weights + k * 32, 0);
+  #pragma unroll 1
+  for (;;) {
+    #pragma unroll
+    for (int i = 1; i < 32 / now.keys; i += 2) {
+      if (i > 1) { now.load(v, weights + k * 32, i - 1); next.add(o); }
+      next.load(v, weights + k * 32, i);
+      now.add(o);
     }
-    warp_arrive(bars.empty + stage.at * 8, lane);
+    const shared_place done = bars.empty + stage.at * 8;
     stage.move(1, a.at.stages);
+    if (++k <= last) {
+      v = arrives(stage, k);
+      now.load(v, weights + k * 32, 0);
+    }
+    next.add(o);
+    warp_arrive(done, lane);
+    if (k > last) break;
   }
+  #pragma unroll 1
+  for (; k < COVEY_ATTEND_PIECES; k++, stage.move(1, a.at.stages)) passes(stage);
   #pragma unroll
   for (int e = 0; e < EACH; e++) {
-    float *part = attend_part<DIM>(a, u.head + head + e, u.block) + c;
-    if (u.fresh) V::one(o[e], ((const uint32_t *)shared_pointer(base + a.at.fresh + 2 * DIM))[c / 2], weights[e * CANON_BLOCK + u.to - 1]);
+    float *part = attend_part<DIM>(a, u.head + head + e, u.block) + c * 2;
+    if (u.fresh) now.one(o[e], ((const uint32_t *)shared_pointer(base + a.at.fresh + 2 * DIM))[c], weights[e * CANON_BLOCK + u.to - 1]);
     hand_over(part, o[e].x);
     hand_over(part + 1, o[e].y);
   }
@@ -265,7 +305,7 @@ template <int DIM, int EACH> __device__ __forceinline__ void attend_values(const
 __device__ __forceinline__ uint32_t attend_rank(float v) { const uint32_t b = __float_as_uint(v); return b ^ ((uint32_t)((int32_t)b >> 31) | 0x80000000u); }
 __device__ __forceinline__ float attend_ranked(uint32_t r) { return __uint_as_float(r ^ (~(uint32_t)((int32_t)r >> 31) | 0x80000000u)); }
 
-template <int DIM> __device__ __forceinline__ void attend_block(const covey_attend &a, const covey_program *p, const attend_step &z, shared_place base, const attend_half &half, const attend_unit &u, attend_place &stage, int warp, int lane) {
+template <int DIM> __device__ __forceinline__ void attend_block(const covey_attend &a, const covey_program *p, const attend_step &z, shared_place base, const attend_half &half, const attend_unit &u, uint8_t *page_of_new, attend_place &stage, int warp, int lane) {
   constexpr int piece = 64 * DIM;
   const int thread = warp * 32 + lane, stages = a.at.stages, heads = a.together;
   const attend_bars bars(base + a.at.bars);
@@ -273,28 +313,31 @@ template <int DIM> __device__ __forceinline__ void attend_block(const covey_atte
   uint32_t *top = (uint32_t *)shared_pointer(base + a.at.top);
   float *w = (float *)shared_pointer(mine);
   if (thread < COVEY_ATTEND_HEADS) top[thread] = 0;
-  attend_heads<DIM>(a, p, z, base, half, u, warp, lane);
+  attend_heads<DIM>(a, p, z, base, half, u, page_of_new, warp, lane);
   warps_sync(1, ATTEND_THREADS);
 
-  // Scores: a thread a key, two warps a page. Of keys that are not there too; such scores are not used.
-  const bool valid = thread >= u.from && thread < u.to;
+  // Scores: a thread two keys, a warp a page. Of keys that are not there too; such scores are not used.
   #pragma unroll 1
   for (int part = 0; part < 2; part++) {
-    const attend_place its = stage.later(warp >> 1, stages);
-    const shared_place page = room + its.at * piece, key = page + (thread & 63) * 2, query = base + a.at.query + part * (DIM / 2) * heads * 4;
-    barrier_wait(bars.full + its.at * 8, its.parity);
-    if (u.fresh && warp == (u.to - 1) >> 5) { // the new key joins its page; one of this warp's lanes reads it
-      const uint16_t *fresh = (const uint16_t *)shared_pointer(base + a.at.fresh) + part * (DIM / 2);
-      #pragma unroll 1
-      for (int i = lane; i < DIM / 2; i += 32) ((uint16_t *)shared_pointer(page))[i * 64 + ((u.to - 1) & 63)] = fresh[i];
-      __syncwarp();
+    const attend_place its = stage.later(warp & 3, stages);
+    const shared_place page = room + its.at * piece, query = base + a.at.query + part * (DIM / 2) * heads * 4, scores = base + a.at.w + thread * 8;
+    if (warp < 4) {
+      barrier_wait(bars.full + its.at * 8, its.parity);
+      if (u.fresh && warp == (u.to - 1) >> 6) {   // the new key joins its page
+        const uint16_t *fresh = (const uint16_t *)shared_pointer(base + a.at.fresh) + part * (DIM / 2);
+        #pragma unroll 1
+        for (int i = lane; i < DIM / 2; i += 32) ((uint16_t *)shared_pointer(page))[i * 64 + ((u.to - 1) & 63)] = fresh[i];
+        __syncwarp();
+      }
+      if (heads == 2) attend_scores<DIM, 2>(page + lane * 4, query, scores, part);
+      else if (heads == 1) attend_scores<DIM, 1>(page + lane * 4, query, scores, part);
+      else attend_scores<DIM, 4>(page + lane * 4, query, scores, part);
     }
-    if (heads == 2) attend_scores<DIM, 2>(key, query, mine, part);
-    else if (heads == 1) attend_scores<DIM, 1>(key, query, mine, part);
-    else attend_scores<DIM, 4>(key, query, mine, part);
     warp_arrive_at(4, lane, [&](int i) { return bars.empty + stage.later(i, stages).at * 8; });   // whoever has not read a page is done with it too
     stage.move(4, stages);
   }
+  warps_sync(1, ATTEND_THREADS);
+  const bool valid = thread >= u.from && thread < u.to;
   #pragma unroll 1
   for (int h = 0; h < heads; h++) {
     const float score = valid ? w[h * CANON_BLOCK] * a.scale : -canon_inf();
