@@ -286,6 +286,18 @@ func TestOneRowByALargeMatrixEqualsTheCPU(t *testing.T) {
 	}
 }
 
+// What a program keeps is cleared when it is loaded: logits of few rows, and not what lies behind them.
+func TestLogitsOfFewerRowsThanAStepsEqualTheCPU(t *testing.T) {
+	const cols, outputs = 32, 8203
+	g := newRig(t, canon.Limits{Rows: 64, LogitRows: 1, Pages: 1})
+	x := g.input(cols, true)
+	last, out := g.p.LogitBuffer(cols), g.p.LogitBuffer(outputs)
+	g.p.GatherRows(last, x)
+	g.p.MatMul(out, last, must(g.arena.Pack(g.weight(canon.F16, outputs, cols, 0, 0))), nil)
+	g.keep(out)
+	g.same(g.step(0, 1, 1))
+}
+
 // headOfOneRow is the kernel of a small shape's head: fewer outputs a block where there are more multiprocessors than blocks.
 func headOfOneRow() string {
 	if realDevice() {

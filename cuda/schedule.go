@@ -384,7 +384,11 @@ func (r *runner) allocate(l *loader, places [][]int) error {
 	for _, a := range r.image.Kept {
 		from, err := find(r.blocks, a.At)
 		if err == nil {
-			err = r.clear(from, int64(lim.Rows)*a.Stride)
+			rows := lim.Rows
+			if a.Logits {
+				rows = lim.LogitRows
+			}
+			err = r.clear(from, int64(rows)*a.Stride)
 		}
 		if err != nil {
 			return err
