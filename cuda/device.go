@@ -168,6 +168,7 @@ type device struct {
 	overlap   C.int32_t                 // 1: kernels may start before the one before has ended
 	granted   [C.COVEY_KERNEL_COUNT]int // bytes of shared memory asked for
 	modules   []cu.Module
+	found     int // the module of the last kernel that was looked for
 }
 
 // Backend is one device, or one and others that hold a share of the experts (spread.go), with their contexts, kernels and
@@ -376,12 +377,14 @@ func (d *device) open(plain bool) error {
 	return nil
 }
 
-// function finds a kernel in one of the modules.
+// function finds a kernel in one of the modules, the last one's first: kernels of a source are neighbours in the list.
 func (d *device) function(name string) (cu.Function, error) {
 	err := error(&Error{Call: "cuModuleGetFunction", Code: notFound, Text: "no module"})
-	for _, m := range d.modules {
+	for i := range d.modules {
+		at := (d.found + i) % len(d.modules)
 		var f cu.Function
-		if err = call("cuModuleGetFunction", func() (err error) { f, err = m.Function(name); return }); err == nil {
+		if err = call("cuModuleGetFunction", func() (err error) { f, err = d.modules[at].Function(name); return }); err == nil {
+			d.found = at
 			return f, nil
 		}
 		var e *Error
