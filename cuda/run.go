@@ -149,8 +149,12 @@ func (r *runner) draws(s *canon.Step) bool {
 func (r *runner) Zero(kv *canon.KV, page int) error {
 	for _, c := range r.caches {
 		if c.host.At == kv.Block().At {
-			n := kv.PageBytes()
-			return r.b.do("clearing a page", r.b.options.Watchdog, func() error { return r.clear(c.device+C.CUdeviceptr(int64(page)*n), n) })
+			spec := kv.Spec()
+			part := kv.PageBytes() / int64(spec.Layers) // of a layer, whose pages lie together (kv_layer of kernels/device.h)
+			at, pitch := cu.DevicePtr(c.device)+cu.DevicePtr(int64(page)*part), int64(spec.Pages)*part
+			return r.b.do("clearing a page", r.b.options.Watchdog, func() error {
+				return call("cuMemsetD2D8Async", func() error { return cu.MemsetD2D8Async(at, pitch, 0, part, int64(spec.Layers), r.b.stream) })
+			})
 		}
 	}
 	return errors.New("cuda: the cache belongs to another program")

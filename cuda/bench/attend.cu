@@ -13,7 +13,7 @@ __global__ void fill_cache(uint16_t *data, const int32_t *pages, int layers, int
   const int64_t part = (int64_t)heads * dim * 64, all = (int64_t)POSITIONS * heads * dim;
   for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < all * layers; i += (int64_t)gridDim.x * blockDim.x) {
     const int layer = (int)(i / all), c = (int)(i % dim), h = (int)(i / dim % heads), pos = (int)(i % all / dim / heads);
-    uint16_t *k = data + ((int64_t)pages[pos / 64] * layers + layer) * 2 * part + (int64_t)h * dim * 64;
+    uint16_t *k = data + ((int64_t)layer * PAGES + pages[pos / 64]) * 2 * part + (int64_t)h * dim * 64;
     k[c * 64 + pos % 64] = stored(0, h, pos, c);
     k[part + (pos % 64) * dim + c] = stored(1, h, pos, c);
   }

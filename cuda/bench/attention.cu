@@ -11,7 +11,7 @@ __global__ void fill_kv(uint16_t *data, const int32_t *pages, int n, int layers,
   int64_t part = (int64_t)heads * dim * 64, all = (int64_t)n * 64 * heads * dim;
   for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < all * layers; i += (int64_t)gridDim.x * blockDim.x) {
     int layer = (int)(i / all), c = (int)(i % dim), h = (int)(i / dim % heads), pos = (int)(i % all / dim / heads);
-    uint16_t *k = data + ((int64_t)pages[pos / 64] * layers + layer) * 2 * part + (int64_t)h * dim * 64;
+    uint16_t *k = data + ((int64_t)layer * n + pages[pos / 64]) * 2 * part + (int64_t)h * dim * 64;
     k[c * 64 + pos % 64] = kv_bits(0, layer, h, pos, c);
     k[part + (pos % 64) * dim + c] = kv_bits(1, layer, h, pos, c);
   }

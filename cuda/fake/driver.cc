@@ -284,6 +284,11 @@ API cuMemcpyHtoD_v2(uintptr_t d, const void *h, size_t n) { return cuMemcpyHtoDA
 API cuMemcpyDtoH_v2(void *h, uintptr_t d, size_t n) { return cuMemcpyDtoHAsync_v2(h, d, n, 0); }
 API cuMemcpyDtoD_v2(uintptr_t a, uintptr_t b, size_t n) { return cuMemcpyDtoDAsync_v2(a, b, n, 0); }
 API cuMemsetD8Async(uintptr_t d, unsigned char v, size_t n, stream *s) { LOCK; if (!owned(d, n)) return INVALID_VALUE; return submit(s, [=] { memset((void *)d, v, n); return OK; }); }
+API cuMemsetD2D8Async(uintptr_t d, size_t pitch, unsigned char v, size_t width, size_t height, stream *s) {
+  LOCK;
+  if (width > pitch || !height || !owned(d, (height - 1) * pitch + width)) return INVALID_VALUE;
+  return submit(s, [=] { for (size_t i = 0; i < height; i++) memset((void *)(d + i * pitch), v, width); return OK; });
+}
 API cuMemsetD8_v2(uintptr_t d, unsigned char v, size_t n) { return cuMemsetD8Async(d, v, n, 0); }
 
 API cuModuleLoadData(void **m, const void *image) { if (!context) return INVALID_CONTEXT; *m = (void *)image; return OK; }

@@ -32,7 +32,7 @@ __device__ __forceinline__ int attend_mine(int of) {
 template <int DIM> __device__ __forceinline__ uint8_t *attend_page(const covey_attend &a, const covey_program *p, const attend_step &z, int i) {
   const canon_kv &kv = a.heads.kv;
   const int32_t page = __ldcg(p->step.pages + (int64_t)z.sequence * p->step.pages_stride + i);
-  return kv.data + (int64_t)(page * kv.layers + a.heads.layer) * (kv.heads * DIM * 256);
+  return kv.data + ((int64_t)a.heads.layer * kv.pages + page) * (kv.heads * DIM * 256);
 }
 
 // A unit of attention.

@@ -35,7 +35,7 @@ template <int FORM> __device__ __forceinline__ const typename kv_value<FORM>::ra
   const canon_kv &kv = op.kv;
   *part = (int64_t)kv.heads * kv.dim * 64;
   int64_t page = step.pages[(int64_t)sequence * step.pages_stride + position / 64];
-  return (const typename kv_value<FORM>::raw *)kv.data + (page * kv.layers + op.i[0]) * 2 * *part + (int64_t)head * kv.dim * 64;
+  return (const typename kv_value<FORM>::raw *)kv.data + ((int64_t)op.i[0] * kv.pages + page) * 2 * *part + (int64_t)head * kv.dim * 64;
 }
 
 __device__ __forceinline__ float warp_highest(float v) {

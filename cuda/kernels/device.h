@@ -32,10 +32,11 @@ static __device__ __forceinline__ int32_t rows_of(const covey_program *p, int32_
 static __device__ __forceinline__ float *row_of(const canon_buffer &b, int64_t row) { return b.data + row * b.stride; }
 static __device__ __forceinline__ int32_t at_most(int32_t a, int32_t b) { return a < b ? a : b; }
 
-// One layer's part of a page, and where in it channel d of a head's key and value at a place of the page lie.
+// One layer's part of a page: a layer's parts of all pages lie together, so that what a launch reads spans few gigabytes, whose addresses
+// translate without misses. And where in it channel d of a head's key and value at a place of the page lie.
 static __device__ __forceinline__ uint8_t *kv_layer(const canon_kv &kv, int32_t page, int32_t layer) {
   int64_t part = (int64_t)kv.heads * kv.dim * covey_form_bytes(kv.form) * (kv.single ? kv.slots : 128);
-  return kv.data + ((int64_t)page * kv.layers + layer) * part;
+  return kv.data + ((int64_t)layer * kv.pages + page) * part;
 }
 static __device__ __forceinline__ int64_t key_at(const canon_kv &kv, int32_t head, int32_t place, int32_t d) {
   return kv.single ? ((int64_t)place * kv.heads + head) * kv.dim + d : ((int64_t)head * kv.dim + d) * 64 + place;
