@@ -132,17 +132,20 @@ CANON_FN int32_t few_memory(int32_t groups, int32_t group, int32_t tiles, int32_
 
 // Codes of p.n rows into shared memory, as a quantisation left them: q [row][stride], pairs [group][FEW_ROWS]. Whole blocks.
 template <class F> __device__ __forceinline__ void read_codes(const product &p, int8_t *q, int stride, covey_pair *pairs) {
-  const int groups = p.m.groups, cols = groups * F::group;
-  for (int i = threadIdx.x; i < p.n * (cols / 16); i += blockDim.x) {
-    int r = i / (cols / 16), c = i % (cols / 16) * 16;
-    *(uint4 *)(q + r * stride + c) = __ldcg((const uint4 *)(p.x.q + (int64_t)row_in(p, r) * cols + c));
+  const int groups = p.m.groups, cols = groups * F::group, lane = threadIdx.x & 31;
+  for (int r = threadIdx.x >> 5; r < p.n; r += blockDim.x >> 5) {   // a warp a row, all of it on its way at once
+    const int8_t *from = p.x.q + (int64_t)row_in(p, r) * cols;
+    for (int c = lane * 16; c < cols; c += 512) copy16(q + r * stride + c, from + c);
   }
+  #pragma unroll 2
   for (int i = threadIdx.x; i < groups * FEW_ROWS; i += blockDim.x) {
     int r = i % FEW_ROWS, g = i / FEW_ROWS;
     covey_pair v = {0, COVEY_MAGIC};
     if (r < p.n) { int64_t at = (int64_t)row_in(p, r) * groups + g; v = pair_of<F::form>(__ldcg(p.x.scale + at), __ldcg(p.x.sum + at)); }
     pairs[i] = v;
   }
+  copies_commit();
+  copies_wait<0>();
 }
 
 // p.tiles tiles of 16 outputs from tile0. ready(q, stride, pairs) is called when weights have been asked for; it fills in the rows
