@@ -96,8 +96,9 @@ static covey_launch *row_products(const canon_op *o, int32_t n, covey_rows *f, c
     f->first[i] = blocks;
     blocks += covey_ceil(o[i].m.rows, each * COVEY_TILE);
   }
-  int64_t shared = few_memory(first, each, most) + (f->made == COVEY_NORMED && most == 1 ? 4 * (int64_t)f->src.width : 0);
-  if (shared > d->shared) { *used = 0; return 0; }
+  int64_t shared = few_memory(first, each, most) + (f->made == COVEY_NORMED ? 4 * (int64_t)most * f->src.width : 0);
+  // Rows that leave room for only one block on a multiprocessor are normed by a launch of their own.
+  if (shared > d->shared || (f->made == COVEY_NORMED && most > 1 && 2 * (shared + 4096) > d->shared)) { *used = 0; return 0; }
   at = launch(at, COVEY_K_rows_int4_g32 + v, o[0].label, blocks, covey_ceil(rows, FEW_ROWS), 1, 256, shared);
   at[-1].more[0] = most;
   at[-1].more[1] = each;

@@ -9,30 +9,32 @@
 
 enum { DENSE_WARPS = 8, DENSE_TILES = 2 };   // tiles at most
 
-// Codes of rows row0 .. row0+n of f.src, normed before if f says so, by all warps of the block; values [src.width] is shared
-// memory for one row. Rule 4's lanes are the lanes of a warp. Block 0 of the grid writes normed rows to f.normed.
+// Codes of rows row0 .. row0+n of f.src, normed before if f says so, by all warps of the block; values [n, src.width] is shared
+// memory for rows that are normed. Rule 4's lanes are the lanes of a warp. Block 0 of the grid writes normed rows to f.normed.
 template <class F> __device__ __forceinline__ void make_codes(const covey_rows &f, const covey_program *p, int row0, int n, int8_t *q, int stride, covey_pair *pairs, float *values) {
   __shared__ float factors[FEW_ROWS];
   const int warp = threadIdx.x >> 5, warps = blockDim.x >> 5, lane = threadIdx.x & 31, width = f.src.width, cols = covey_ceil(width, F::group) * F::group;
   auto row_at = [&](int r) { return f.src.data + (int64_t)(f.gather ? p->step.logit_row[row0 + r] : row0 + r) * f.src.stride; };
   if (f.made == COVEY_NORMED) {
-    if (n == 1) {
-      const float *x = row_at(0);
-      for (int i = threadIdx.x * 4; i < width; i += (int)blockDim.x * 4) *(float4 *)(values + i) = __ldcg((const float4 *)(x + i));
-      __syncthreads();
-    }
-    for (int r = warp; r < n; r += warps) {
+    for (int r = 0; r < n; r++) {                            // all on their way at once
       const float *x = row_at(r);
+      for (int i = threadIdx.x * 4; i < width; i += (int)blockDim.x * 4) copy16(values + r * width + i, x + i);
+    }
+    copies_commit();
+    copies_wait<0>();
+    __syncthreads();
+    for (int r = warp; r < n; r += warps) {
+      const float *x = values + r * width;
       float s = 0;
       int i = lane;
       for (; i + 15 * 32 < width; i += 16 * 32) {
         float v[16];
         #pragma unroll
-        for (int j = 0; j < 16; j++) v[j] = n == 1 ? values[i + j * 32] : __ldcg(x + i + j * 32);
+        for (int j = 0; j < 16; j++) v[j] = x[i + j * 32];
         #pragma unroll
         for (int j = 0; j < 16; j++) s = canon_fmaf(v[j], v[j], s);
       }
-      for (; i < width; i += 32) { float v = __ldcg(x + i); s = canon_fmaf(v, v, s); }
+      for (; i < width; i += 32) s = canon_fmaf(x[i], x[i], s);
       s = warp_tree(s);
       if (lane == 0) factors[r] = canon_rms_factor(s, width, f.eps);
     }
@@ -48,7 +50,7 @@ template <class F> __device__ __forceinline__ void make_codes(const covey_rows &
     int32_t sum;
     #pragma unroll
     for (int h = 0; h < 8; h += 4) {
-      float4 a = !mine ? make_float4(0, 0, 0, 0) : f.made == COVEY_NORMED && n == 1 ? *(const float4 *)(values + i + h) : __ldcg((const float4 *)(x + i + h));
+      float4 a = !mine ? make_float4(0, 0, 0, 0) : f.made == COVEY_NORMED ? *(const float4 *)(values + r * width + i + h) : __ldcg((const float4 *)(x + i + h));
       v[h] = a.x; v[h + 1] = a.y; v[h + 2] = a.z; v[h + 3] = a.w;
     }
     if (f.made == COVEY_NORMED && mine) {
