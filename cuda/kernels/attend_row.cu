@@ -84,9 +84,10 @@ template <class F, int DIM> __device__ __forceinline__ void attend_produce(const
 
 // ---- products ----------------------------------------------------------------------------------------------------------
 
-// The row, normed and quantised (rules 4 and 1). All ATTEND_WARPS warps, each of which makes the sum of squares for itself.
-template <class F> __device__ __forceinline__ void attend_read_row(const covey_attend &a, float *xs, int8_t *q, covey_pair *pairs, int thread, int lane) {
-  const int n = a.hidden, padded = a.gx * F::group;
+// The row, normed and quantised (rules 4 and 1). All ATTEND_WARPS warps; the first makes the sum of squares while the others' values and
+// weights are on their way.
+template <class F> __device__ __forceinline__ void attend_read_row(const covey_attend &a, float *xs, float *factor, int8_t *q, covey_pair *pairs, int warp, int lane) {
+  const int n = a.hidden, padded = a.gx * F::group, thread = warp * 32 + lane;
   #pragma unroll 1
   for (int i = thread * 4; i < n; i += ATTEND_THREADS * 4) copy16(xs + i, a.x + i);
   #pragma unroll 1
@@ -94,28 +95,44 @@ template <class F> __device__ __forceinline__ void attend_read_row(const covey_a
   copies_commit();
   copies_wait<0>();
   warps_sync(1, ATTEND_THREADS);
-  float s = 0;                                // zeros behind the row leave it as it is
+  float r = 0;
   #pragma unroll 1
-  for (const float *x = xs + lane; x < xs + n; x += COVEY_ATTEND_ROW)
+  for (int base = warp * 256;; base += ATTEND_THREADS * 8) {
+    const int i = base + lane * 8;
+    float4 v[2], w[2];
     #pragma unroll
-    for (int j = 0; j < COVEY_ATTEND_ROW / 32; j++) s = canon_fmaf(x[j * 32], x[j * 32], s);
-  const float r = canon_rms_factor(warp_tree(s), n, a.eps);
-  #pragma unroll 1
-  for (int i = thread * 8; i < padded + lane * 8; i += ATTEND_THREADS * 8) {
-    float4 v[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
-    if (i < n) {
-      #pragma unroll
-      for (int h = 0; h < 2; h++) {
-        float4 w = __ldg((const float4 *)(a.norm + i) + h), f = *((const float4 *)(xs + i) + h);
-        if (a.plus_one) { w.x = w.x + 1.0f; w.y = w.y + 1.0f; w.z = w.z + 1.0f; w.w = w.w + 1.0f; }
-        v[h] = make_float4((f.x * r) * w.x, (f.y * r) * w.y, (f.z * r) * w.z, (f.w * r) * w.w);
+    for (int h = 0; h < 2; h++) {
+      v[h] = i < n ? *((const float4 *)(xs + i) + h) : make_float4(0, 0, 0, 0);
+      w[h] = i < n ? __ldg((const float4 *)(a.norm + i) + h) : make_float4(0, 0, 0, 0);
+    }
+    if (base < ATTEND_THREADS * 8) {
+      if (warp == 0) {
+        float s = 0;                          // zeros behind the row leave it as it is
+        #pragma unroll 1
+        for (const float *x = xs + lane; x < xs + n; x += COVEY_ATTEND_ROW) {
+          float y[COVEY_ATTEND_ROW / 32];
+          #pragma unroll
+          for (int j = 0; j < COVEY_ATTEND_ROW / 32; j++) y[j] = x[j * 32];
+          #pragma unroll
+          for (int j = 0; j < COVEY_ATTEND_ROW / 32; j++) s = canon_fmaf(y[j], y[j], s);
+        }
+        s = canon_rms_factor(warp_tree(s), n, a.eps);
+        if (lane == 0) *factor = s;
       }
+      warps_sync(1, ATTEND_THREADS);
+      r = *factor;
+    }
+    #pragma unroll
+    for (int h = 0; h < 2; h++) {
+      if (a.plus_one) { w[h].x = w[h].x + 1.0f; w[h].y = w[h].y + 1.0f; w[h].z = w[h].z + 1.0f; w[h].w = w[h].w + 1.0f; }
+      if (i < n) v[h] = make_float4((v[h].x * r) * w[h].x, (v[h].y * r) * w[h].y, (v[h].z * r) * w[h].z, (v[h].w * r) * w[h].w);
     }
     const attend_codes c = attend_quantise<F::group>(v[0], v[1], lane);
     if (i < padded) {
       *(uint2 *)(q + i) = c.codes;
       if (i % F::group == 0) pairs[i / F::group] = pair_of<CANON_INT4>(c.scale, c.sum);
     }
+    if (base + ATTEND_THREADS * 8 >= padded) break;
   }
   warps_sync(1, ATTEND_THREADS);
 }
@@ -217,7 +234,7 @@ template <class F, int DIM> __device__ __forceinline__ void attend_row(const cov
   const shared_place q = base + a.at.q, pairs = base + a.at.pairs, oq = base + a.at.oq, opairs = base + a.at.opairs, part = base + a.at.part, room = base + a.at.room;
   const int now = count_read(a.finished) >= (uint32_t)grid;
   const attend_half half = attend_half::of<DIM>(a, now);
-  if (mine) attend_read_row<F>(a, (float *)shared_pointer(base + a.at.x), (int8_t *)shared_pointer(q), (covey_pair *)shared_pointer(pairs), thread, lane);
+  if (mine) attend_read_row<F>(a, (float *)shared_pointer(base + a.at.x), (float *)shared_pointer(base + a.at.top), (int8_t *)shared_pointer(q), (covey_pair *)shared_pointer(pairs), warp, lane);
   attend_segments<F>(mine * a.s1, a.s1, a.gx, q, pairs, room, a.at.slots, bars.in_full, bars.in_empty, part);
   warp_arrive(bars.consumed, lane);
   warps_sync(1, ATTEND_THREADS);

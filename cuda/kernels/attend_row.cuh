@@ -72,7 +72,7 @@ template <int DIM> __device__ __forceinline__ float *attend_part(const covey_att
 // A word of four codes, none of which is -128, so that it is never the unset word.
 __device__ __forceinline__ uint32_t attend_word(uint32_t codes) { return codes ^ 0x7f7f7f7fu; }
 
-static __device__ __noinline__ float attend_exp(float x) { return canon_expf(x); }
+static __device__ __noinline__ float2 attend_exp(float x, float y) { return make_float2(canon_expf(x), canon_expf(y)); }
 static __device__ __noinline__ uint32_t attend_half_of(float x) { return canon_to_f16(x); }
 
 struct attend_codes { uint2 codes; float scale; int32_t sum; };
@@ -101,9 +101,9 @@ struct attend_place {
 
 // ---- a unit ------------------------------------------------------------------------------------------------------------
 
-// Queries and the new key and value of a unit into shared memory: query [DIM][together], fresh [2][DIM] as the cache stores them; and these
-// into their page.
-template <int DIM> __device__ __forceinline__ void attend_heads(const covey_attend &a, const covey_program *p, const attend_step &z, shared_place base, const attend_half &half, const attend_unit &u, uint8_t *page, int warp, int lane) {
+// Queries and the new key and value of a unit into shared memory: query [together][DIM], the key among its page's other keys, the value as
+// the cache stores it into fresh [DIM]; and both into the cache.
+template <int DIM> __device__ __forceinline__ void attend_heads(const covey_attend &a, const covey_program *p, const attend_step &z, shared_place base, const attend_half &half, const attend_unit &u, uint8_t *page, attend_place stage, int warp, int lane) {
   constexpr int n = DIM / 32;                 // values of a lane
   const covey_heads &f = a.heads;
   const int which = warp < a.together ? 0 : warp < 4 ? 3 : warp - 3;   // queries, key, value, nothing
@@ -145,73 +145,91 @@ template <int DIM> __device__ __forceinline__ void attend_heads(const covey_atte
     for (int i = 0; i < n; i++) v[i] = x[lane + i * 32];
   }
   if (which == 0) {
-    float *query = (float *)shared_pointer(base + a.at.query) + warp;
+    float *query = (float *)shared_pointer(base + a.at.query) + warp * DIM + lane;
     #pragma unroll
-    for (int i = 0; i < n; i++) query[(lane + i * 32) * a.together] = v[i];
+    for (int i = 0; i < n; i++) query[i * 32] = v[i];
     return;
   }
   const bool stores = u.head == u.kv_head * a.group;
   const int place = z.pos % 64, step = which == 1 ? 64 : 1;  // key_at and value_at: channels are `step` apart
   uint16_t *to = (uint16_t *)page + u.kv_head * DIM * 64 + (which == 1 ? place : (f.kv.heads * 64 + place) * DIM) + lane * step;
-  uint16_t *fresh = (uint16_t *)shared_pointer(base + a.at.fresh) + (which - 1) * DIM + lane;
   bool over = false;
   #pragma unroll
   for (int i = 0; i < n; i++) {
     const uint16_t bits = attend_half_of(v[i]);
-    fresh[i * 32] = bits;
+    shared_place at = base + a.at.fresh + (lane + i * 32) * 2;
+    if (which == 1) {                         // pieces of keys are half the channels of a page
+      const attend_place its = stage.later((u.to - 1) / 64 + (i < n / 2 ? 0 : 4), a.at.stages);
+      barrier_wait(base + a.at.bars + COVEY_ATTEND_SLOTS * 32 + its.at * 8, its.parity);
+      at = base + a.at.room + its.at * (64 * DIM) + ((lane + i * 32) % (DIM / 2) * 64 + (u.to - 1) % 64) * 2;
+    }
+    *(uint16_t *)shared_pointer(at) = bits;
     if (stores) to[i * 32 * step] = bits;
     over |= (bits & 0x7fff) >= 0x7c00;
   }
   if (stores && over) fault(p, 0, 0, CANON_FAULT_KV, f.label);
 }
 
-// Shared memory delivers 32 numbers a cycle to all warps together, also where all lanes read the same one, and that bounds scores and values:
-// so a thread has two keys, or two channels, of all heads, and half of the warps do it. What comes next is on its way while a thread
-// multiplies, since nothing else on its scheduler would.
+// A thread has two keys, or two channels, since shared memory delivers no more than 32 numbers a cycle to all warps together, also where all
+// lanes read the same one. What comes next is on its way while a thread multiplies: few other warps are there to fill the time.
 
-// Eight channels of two keys and of the queries.
-template <int HEADS> struct attend_keys {
+// Eight channels of two keys and of EACH queries.
+template <int DIM, int EACH> struct attend_keys {
   uint32_t k[8];
-  float4 q[2 * HEADS];
+  float4 q[EACH][2];
   __device__ __forceinline__ void load(const uint32_t *keys, const float *query) {
     #pragma unroll
     for (int j = 0; j < 8; j++) k[j] = keys[j * 32];
     #pragma unroll
-    for (int j = 0; j < 2 * HEADS; j++) q[j] = *(const float4 *)(query + 4 * j);
+    for (int e = 0; e < EACH; e++) { q[e][0] = *(const float4 *)(query + e * DIM); q[e][1] = *(const float4 *)(query + e * DIM + 4); }
   }
   __device__ __forceinline__ void add(float2 *score) const {
     #pragma unroll
     for (int j = 0; j < 8; j++) {
       const float2 x = halves(k[j]);
       #pragma unroll
-      for (int h = 0; h < HEADS; h++) {
-        const float4 &t = q[(j * HEADS + h) / 4];
-        const int c = (j * HEADS + h) % 4;
-        const float v = c == 0 ? t.x : c == 1 ? t.y : c == 2 ? t.z : t.w;
-        score[h].x = canon_fmaf(v, x.x, score[h].x);
-        score[h].y = canon_fmaf(v, x.y, score[h].y);
+      for (int e = 0; e < EACH; e++) {
+        const float4 &t = q[e][j / 4];
+        const float v = j % 4 == 0 ? t.x : j % 4 == 1 ? t.y : j % 4 == 2 ? t.z : t.w;
+        score[e].x = canon_fmaf(v, x.x, score[e].x);
+        score[e].y = canon_fmaf(v, x.y, score[e].y);
       }
     }
   }
 };
+// What the last half of the channels makes of scores: those of keys from..to-1 of a thread's two are scaled, others are lowest; the highest
+// of all goes into top [EACH], as a rank.
+struct attend_ends { int from, to; float scale; shared_place top; };
+// Numbers that are ordered as floats are, above 0.
+__device__ __forceinline__ uint32_t attend_rank(float v) { const uint32_t b = __float_as_uint(v); return b ^ ((uint32_t)((int32_t)b >> 31) | 0x80000000u); }
+__device__ __forceinline__ float attend_ranked(uint32_t r) { return __uint_as_float(r ^ (~(uint32_t)((int32_t)r >> 31) | 0x80000000u)); }
+
 // Half the channels of a thread's two keys onto their scores, which lie a block of positions apart.
-template <int DIM, int HEADS> __device__ __noinline__ void attend_scores(shared_place keys, shared_place queries, shared_place scores, bool more) {
+template <int DIM, int EACH> __device__ __noinline__ void attend_scores(shared_place keys, shared_place queries, shared_place scores, bool last, attend_ends ends) {
   const uint32_t *key = (const uint32_t *)shared_pointer(keys);
   const float *query = (const float *)shared_pointer(queries);
-  float2 score[HEADS];
+  float2 score[EACH];
   #pragma unroll
-  for (int h = 0; h < HEADS; h++) score[h] = more ? *(const float2 *)shared_pointer(scores + h * CANON_BLOCK * 4) : make_float2(0, 0);
-  attend_keys<HEADS> now, next;
+  for (int h = 0; h < EACH; h++) score[h] = last ? *(const float2 *)shared_pointer(scores + h * CANON_BLOCK * 4) : make_float2(0, 0);
+  attend_keys<DIM, EACH> now, next;
   now.load(key, query);
   #pragma unroll 2
   for (int d = 8; d < DIM / 2; d += 8) {
-    next.load(key + d * 32, query + d * HEADS);
+    next.load(key + d * 32, query + d);
     now.add(score);
     now = next;
   }
   now.add(score);
   #pragma unroll
-  for (int h = 0; h < HEADS; h++) *(float2 *)shared_pointer(scores + h * CANON_BLOCK * 4) = score[h];
+  for (int h = 0; h < EACH; h++) {
+    if (last) {
+      score[h].x = ends.from <= 0 && ends.to > 0 ? score[h].x * ends.scale : -canon_inf();
+      score[h].y = ends.from <= 1 && ends.to > 1 ? score[h].y * ends.scale : -canon_inf();
+      const uint32_t highest = __reduce_max_sync(FULL, max(attend_rank(score[h].x), attend_rank(score[h].y)));
+      if ((threadIdx.x & 31) == 0) atomicMax((uint32_t *)shared_pointer(ends.top) + h, highest);
+    }
+    *(float2 *)shared_pointer(scores + h * CANON_BLOCK * 4) = score[h];
+  }
 }
 
 // Values and weights of sixteen keys, of eight where there are two heads.
@@ -282,10 +300,8 @@ template <int DIM, int EACH> __device__ __forceinline__ void attend_values(const
     }
     const shared_place done = bars.empty + stage.at * 8;
     stage.move(1, a.at.stages);
-    if (++k <= last) {
-      v = arrives(stage, k);
-      now.load(v, weights + k * 32, 0);
-    }
+    if (++k <= last) v = arrives(stage, k);
+    now.load(v, weights + min(k, last) * 32, 0);             // after the last one for nothing, lest it be a branch
     next.add(o);
     warp_arrive(done, lane);
     if (k > last) break;
@@ -295,15 +311,11 @@ template <int DIM, int EACH> __device__ __forceinline__ void attend_values(const
   #pragma unroll
   for (int e = 0; e < EACH; e++) {
     float *part = attend_part<DIM>(a, u.head + head + e, u.block) + c * 2;
-    if (u.fresh) now.one(o[e], ((const uint32_t *)shared_pointer(base + a.at.fresh + 2 * DIM))[c], weights[e * CANON_BLOCK + u.to - 1]);
+    if (u.fresh) now.one(o[e], ((const uint32_t *)shared_pointer(base + a.at.fresh))[c], weights[e * CANON_BLOCK + u.to - 1]);
     hand_over(part, o[e].x);
     hand_over(part + 1, o[e].y);
   }
 }
-
-// Numbers that are ordered as floats are, above 0.
-__device__ __forceinline__ uint32_t attend_rank(float v) { const uint32_t b = __float_as_uint(v); return b ^ ((uint32_t)((int32_t)b >> 31) | 0x80000000u); }
-__device__ __forceinline__ float attend_ranked(uint32_t r) { return __uint_as_float(r ^ (~(uint32_t)((int32_t)r >> 31) | 0x80000000u)); }
 
 template <int DIM> __device__ __forceinline__ void attend_block(const covey_attend &a, const covey_program *p, const attend_step &z, shared_place base, const attend_half &half, const attend_unit &u, uint8_t *page_of_new, attend_place &stage, int warp, int lane) {
   constexpr int piece = 64 * DIM;
@@ -313,25 +325,21 @@ template <int DIM> __device__ __forceinline__ void attend_block(const covey_atte
   uint32_t *top = (uint32_t *)shared_pointer(base + a.at.top);
   float *w = (float *)shared_pointer(mine);
   if (thread < COVEY_ATTEND_HEADS) top[thread] = 0;
-  attend_heads<DIM>(a, p, z, base, half, u, page_of_new, warp, lane);
+  attend_heads<DIM>(a, p, z, base, half, u, page_of_new, stage, warp, lane);
   warps_sync(1, ATTEND_THREADS);
 
-  // Scores: a thread two keys, a warp a page. Of keys that are not there too; such scores are not used.
+  // Scores: a thread two keys and one or two heads, a warp a page. Of keys that are not there too; such scores are not used.
+  const int each = heads < 4 ? 1 : 2, first = (warp >> 2) * each;
   #pragma unroll 1
   for (int part = 0; part < 2; part++) {
-    const attend_place its = stage.later(warp & 3, stages);
-    const shared_place page = room + its.at * piece, query = base + a.at.query + part * (DIM / 2) * heads * 4, scores = base + a.at.w + thread * 8;
-    if (warp < 4) {
+    if (first < heads) {
+      const attend_place its = stage.later(warp & 3, stages);
+      const shared_place keys = room + its.at * piece + lane * 4, query = base + a.at.query + (first * DIM + part * (DIM / 2)) * 4;
+      const int key = (thread & 127) * 2;
+      const attend_ends ends = {u.from - key, u.to - key, a.scale, base + a.at.top + first * 4};
       barrier_wait(bars.full + its.at * 8, its.parity);
-      if (u.fresh && warp == (u.to - 1) >> 6) {   // the new key joins its page
-        const uint16_t *fresh = (const uint16_t *)shared_pointer(base + a.at.fresh) + part * (DIM / 2);
-        #pragma unroll 1
-        for (int i = lane; i < DIM / 2; i += 32) ((uint16_t *)shared_pointer(page))[i * 64 + ((u.to - 1) & 63)] = fresh[i];
-        __syncwarp();
-      }
-      if (heads == 2) attend_scores<DIM, 2>(page + lane * 4, query, scores, part);
-      else if (heads == 1) attend_scores<DIM, 1>(page + lane * 4, query, scores, part);
-      else attend_scores<DIM, 4>(page + lane * 4, query, scores, part);
+      if (each == 1) attend_scores<DIM, 1>(keys, query, base + a.at.w + (first * CANON_BLOCK + key) * 4, part, ends);
+      else attend_scores<DIM, 2>(keys, query, base + a.at.w + (first * CANON_BLOCK + key) * 4, part, ends);
     }
     warp_arrive_at(4, lane, [&](int i) { return bars.empty + stage.later(i, stages).at * 8; });   // whoever has not read a page is done with it too
     stage.move(4, stages);
@@ -339,18 +347,15 @@ template <int DIM> __device__ __forceinline__ void attend_block(const covey_atte
   warps_sync(1, ATTEND_THREADS);
   const bool valid = thread >= u.from && thread < u.to;
   #pragma unroll 1
-  for (int h = 0; h < heads; h++) {
-    const float score = valid ? w[h * CANON_BLOCK] * a.scale : -canon_inf();
-    w[h * CANON_BLOCK] = score;
-    const uint32_t highest = __reduce_max_sync(FULL, attend_rank(score));
-    if (lane == 0) atomicMax(top + h, highest);
+  for (int h = 0; h < heads; h += 2) {
+    const int other = h + 1 < heads;
+    const float2 e = attend_exp(w[h * CANON_BLOCK] - attend_ranked(top[h]), w[(h + other) * CANON_BLOCK] - attend_ranked(top[h + other]));
+    w[h * CANON_BLOCK] = valid ? e.x : 0.0f;
+    if (other) w[(h + 1) * CANON_BLOCK] = valid ? e.y : 0.0f;
   }
   warps_sync(1, ATTEND_THREADS);
-  #pragma unroll 1
-  for (int h = 0; h < heads; h++) w[h * CANON_BLOCK] = valid ? attend_exp(w[h * CANON_BLOCK] - attend_ranked(top[h])) : 0.0f;
-  warps_sync(1, ATTEND_THREADS);
-  if (warp < heads * DIM / (heads < 4 ? 64 : 128)) {
-    if (heads < 4) attend_values<DIM, 1>(a, base, bars, u, stage, thread, lane);
+  if (warp < heads * DIM / (64 * each)) {
+    if (each == 1) attend_values<DIM, 1>(a, base, bars, u, stage, thread, lane);
     else attend_values<DIM, 2>(a, base, bars, u, stage, thread, lane);
   } else {
     warp_arrive_at(COVEY_ATTEND_PIECES, lane, [&](int i) { return bars.empty + stage.later(i, stages).at * 8; });
@@ -405,7 +410,8 @@ template <class F, int DIM> __device__ __forceinline__ void attend_fold(const co
     for (int s = 1; s < 32; s <<= 1) { const float v = __shfl_up_sync(FULL, up_to, s); if (lane >= s) up_to = canon_max(v, up_to); }
     float before = __shfl_up_sync(FULL, up_to, 1);
     if (lane == 0) before = top;
-    const float old = attend_exp(before - up_to), fresh = attend_exp(m - up_to), weighted = __uint_as_float(ml.y) * fresh;
+    const float2 factors = attend_exp(before - up_to, m - up_to);
+    const float old = factors.x, fresh = factors.y, weighted = __uint_as_float(ml.y) * fresh;
     top = __shfl_sync(FULL, up_to, n - 1);
     #pragma unroll 1
     for (int b = 0; b < n; b += 4) {
@@ -429,27 +435,29 @@ template <class F, int DIM> __device__ __forceinline__ void attend_fold(const co
     }
   }
   if (a.sinks) {
-    const float sink = a.sinks[head], all = canon_max(top, sink), old = attend_exp(top - all), fresh = attend_exp(sink - all);   // canon_fold of (sink, 1)
-    l = canon_fmaf(l, old, fresh);
-    o = canon_fold_channel(o, 0, old, fresh);
+    const float sink = a.sinks[head], all = canon_max(top, sink);
+    const float2 factors = attend_exp(top - all, sink - all);   // canon_fold of (sink, 1)
+    l = canon_fmaf(l, factors.x, factors.y);
+    o = canon_fold_channel(o, 0, factors.x, factors.y);
   }
   out[c] = o / l;
   warps_sync(meeting, DIM);
-  #pragma unroll 1
-  for (int b = c; b < z.blocks; b += DIM) parts[b * stride + DIM] = parts[b * stride + DIM + 1] = unset();   // which all have read
-  if (c >= 32) return;
-  const int i = lane * 8;
-  float4 v[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
-  if (i < DIM) { v[0] = *(const float4 *)(out + i); v[1] = *(const float4 *)(out + i + 4); }
-  const attend_codes codes = attend_quantise<F::group>(v[0], v[1], lane);
-  if (i < DIM) {
-    const int at = head * DIM + i;
-    hand_over_word(half.codes + at / 4, attend_word(codes.codes.x));
-    hand_over_word(half.codes + at / 4 + 1, attend_word(codes.codes.y));
-    if (i % F::group == 0) {
-      const covey_pair pair = pair_of<CANON_INT4>(codes.scale, codes.sum);
-      hand_over(half.pairs + at / F::group * 2, pair.scale);
-      hand_over_word((uint32_t *)half.pairs + at / F::group * 2 + 1, (uint32_t)pair.start);
+  if (c < 32) {
+    const int i = lane * 8;
+    float4 v[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
+    if (i < DIM) { v[0] = *(const float4 *)(out + i); v[1] = *(const float4 *)(out + i + 4); }
+    const attend_codes codes = attend_quantise<F::group>(v[0], v[1], lane);
+    if (i < DIM) {
+      const int at = head * DIM + i;
+      hand_over_word(half.codes + at / 4, attend_word(codes.codes.x));
+      hand_over_word(half.codes + at / 4 + 1, attend_word(codes.codes.y));
+      if (i % F::group == 0) {
+        const covey_pair pair = pair_of<CANON_INT4>(codes.scale, codes.sum);
+        hand_over(half.pairs + at / F::group * 2, pair.scale);
+        hand_over_word((uint32_t *)half.pairs + at / F::group * 2 + 1, (uint32_t)pair.start);
+      }
     }
   }
+  #pragma unroll 1
+  for (int b = c; b < z.blocks; b += DIM) parts[b * stride + DIM] = parts[b * stride + DIM + 1] = unset();   // which all have read
 }

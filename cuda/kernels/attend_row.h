@@ -68,7 +68,7 @@ CANON_FN int32_t covey_attend_sizes(covey_attend *a, int32_t group, int32_t slot
   at = covey_ceil(at, 16) * 16;
   s.part = at; at += (units1 > units2 ? units1 : units2) * 64;
   s.query = at; at += dim * COVEY_ATTEND_HEADS * 4;
-  s.fresh = at; at += 2 * dim * 2;
+  s.fresh = at; at += dim * 2;
   s.head = at; at += COVEY_ATTEND_WARPS * dim * 4;
   s.turn = at; at += (a->heads.rot > 0 ? a->heads.rot : 0) * 4;
   s.norms = at; at += 2 * dim * 4;
