@@ -64,6 +64,9 @@ func BenchmarkShapes(b *testing.B) {
 				layer, head := c.bytes()
 				bytes := float64(c.layers)*layer + head
 				for _, rows := range []int{1, 4, 16, 64} {
+					if rows > 1 && c.indexers > 0 {
+						break // the plain kernels attend chosen positions then
+					}
 					t := timeStep(b, r, decodeStep(rows, 1000), 20)
 					line := fmt.Sprintf("SHAPE %s, launches %v, %d rows at 1000: %.3f ms, %.0f tok/s", c.name, launches, rows, t*1e3, float64(rows)/t)
 					if rows == 1 {
@@ -71,7 +74,7 @@ func BenchmarkShapes(b *testing.B) {
 					}
 					fmt.Println(line)
 				}
-				if !launches {
+				if !launches && c.indexers == 0 {
 					t := timeStep(b, r, prefillStep(4096), 1)
 					fmt.Printf("SHAPE %s, prefill of 4096: %.1f ms, %.0f tok/s\n", c.name, t*1e3, 4096/t)
 				}
