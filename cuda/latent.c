@@ -43,19 +43,21 @@ static int32_t match_index(const canon_op *o, int32_t n, covey_latent_index *f) 
   return f->dim <= LATENT_KEY ? 4 : 0;
 }
 
-// Attention and its values' product.
+// Attention and its values' product [, quantisation].
 static int32_t match_attention(const canon_op *o, int32_t n, const covey_bucket *b, const covey_place *d, covey_latent_values *f) {
   if (n < 2 || o[0].kind != CANON_OP_ATTENTION || o[1].kind != CANON_OP_HEADS || !b->split) return 0;
   const canon_op *attention = &o[0], *values = &o[1];
-  int32_t heads = attention->i[1], rank = attention->i[3], size = covey_form_bytes(attention->kv.form), dim = attention->kv.dim;
+  int32_t heads = attention->i[1], rank = attention->i[3], size = covey_form_bytes(attention->kv.form), dim = attention->kv.dim, quantised = n > 2 && o[2].kind == CANON_OP_QUANTISE && same(&o[2].src, &values->dst);
   if (!attention->kv.single || attention->kv.heads != 1 || attention->kv.slots != 64 || attention->i[2] || attention->vec || !attention->state) return 0;
   if (attention->i[6] && (attention->i[6] != 1 || !attention->i[7] || !attention->ids || attention->memory.data != attention->kv.data || attention->i[5] != attention->i[0])) return 0;
   if (heads % COVEY_LATENT_HEADS || dim % 8 || rank % (COVEY_LATENT_SET * 16 / size) || rank / COVEY_LATENT_SET > 128 || rank > 512 || d->multiprocessors < COVEY_LATENT_SET) return 0;
   if (!floats(&values->m) || values->m.cols != rank || values->i[0] != heads || values->i[1] || values->i[2] || !same(&values->src, &attention->dst)) return 0;
   *f = (covey_latent_values){.values = values->m, .dst = values->dst, .heads = heads, .rank = rank, .outputs = values->m.rows / heads, .kept = attention->i[4]};
   if (f->dst.width != values->m.rows || covey_is_read(o + 2, n - 2, &attention->dst)) return 0;
-  for (f->each = f->outputs; f->each % 16 == 0 && 2 * heads * (f->outputs / f->each) <= d->multiprocessors;) f->each /= 2;
-  return covey_latent_shared_of(dim, rank, size, 1).bytes <= d->shared && covey_latent_values_memory(f) <= d->shared ? 2 : 0;
+  int32_t group = quantised ? o[2].i[0] : 0;
+  f->group = group && f->outputs % group == 0 ? group : 0;
+  f->each = f->group ? f->group : f->outputs % 64 == 0 ? 64 : f->outputs;
+  return covey_latent_shared_of(dim, rank, size).bytes <= d->shared && covey_latent_values_memory(f) <= d->shared ? 2 + (f->group != 0) : 0;
 }
 
 covey_launch *covey_latent_row(const canon_op *o, int32_t n, const covey_bucket *b, const covey_place *d, int32_t *used, covey_launch *at) {
@@ -76,8 +78,7 @@ covey_launch *covey_latent_row(const canon_op *o, int32_t n, const covey_bucket 
   if ((*used = match_attention(o, n, b, d, &values))) {
     int32_t dim = o->kv.dim, size = covey_form_bytes(o->kv.form), units = b->blocks * values.heads / COVEY_LATENT_HEADS;
     int32_t sets = at_most(units, at_most(d->multiprocessors, COVEY_LATENT_BLOCKS) / COVEY_LATENT_SET);
-    at = early(put(at, COVEY_K_attend_latent_row_f32 + o->kv.form, o, sets * COVEY_LATENT_SET, 1, 1, 256, covey_latent_shared_of(dim, values.rank, size, units > sets).bytes), d);
-    at[-1].more[0] = units > sets;
+    at = early(put(at, COVEY_K_attend_latent_row_f32 + o->kv.form, o, sets * COVEY_LATENT_SET, 1, 1, 256, covey_latent_shared_of(dim, values.rank, size).bytes), d);
     at = launch(at, COVEY_K_latent_values_f32 + values.values.form, o[1].label, values.outputs / values.each, values.heads, 1, 256, covey_latent_values_memory(&values));
     at[-1].argument.latent_values = values;
     return early(at, d);

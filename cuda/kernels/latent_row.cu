@@ -1,6 +1,6 @@
 // Absorbed latent attention of one row (rules 3 to 6) in three launches: queries through the keys' half of the expansion beside the
 // row's own latent, attention in blocks of 256 positions, and their fold through the values' half. Each asks for its weights, or for
-// the vectors of earlier steps, by bulk copies before the launch before has ended. The products are bound by reading their matrix
+// the vectors of earlier steps, before the launch before has ended. The products are bound by reading their matrix
 // once, attention by issuing multiply-adds. Twins: engine/canon/rows.c, attention.c.
 #include "latent.h"
 #include "heads.cuh"
@@ -104,8 +104,8 @@ template <int FORM> __device__ __forceinline__ void latent_heads(const covey_lat
 template <int FORM> __device__ __forceinline__ void latent_values(const covey_latent_values &f, const covey_program *p) {
   COVEY_MEMORY(memory);
   const int thread = threadIdx.x, lane = thread & 31, warp = __shfl_sync(FULL, thread >> 5, 0), head = blockIdx.y, part = blockIdx.x, n = f.rank, bytes = n * latent_value<FORM>::size, pitch = covey_latent_pitch(bytes);
-  float *x = (float *)memory;
-  uint8_t *rows = memory + covey_ceil(n * 4, 128) * 128;
+  float *x = (float *)memory, *y = x + n;
+  uint8_t *rows = memory + covey_ceil((n + f.each) * 4, 128) * 128;
   let_next_start();
   latent_rows(f.values.codes + ((int64_t)head * f.outputs + part * f.each) * bytes, rows, f.each, bytes);
   const int visible = __ldcg(p->step.positions) + 1, blocks = covey_ceil(f.kept ? at_most(visible, f.kept) : visible, CANON_BLOCK);
@@ -140,8 +140,15 @@ template <int FORM> __device__ __forceinline__ void latent_values(const covey_la
   for (int base = warp * 8; base < f.each; base += LATENT_WARPS * 8) {
     const int i = base + (lane >> 2);
     const float v = latent_dot<FORM>(rows + at_most(i, f.each - 1) * pitch, x, n, lane & 3);
-    if ((lane & 3) == 0 && i < f.each) f.dst.data[head * f.outputs + part * f.each + i] = v;
+    if ((lane & 3) || i >= f.each) continue;
+    f.dst.data[head * f.outputs + part * f.each + i] = v;
+    y[i] = v;
   }
+  if (!f.group) return;
+  __syncthreads();
+  if (warp) return;
+  const int g = (head * f.outputs + part * f.each) / f.group;
+  warp_quantise(y, f.group, f.group, p->codes.q + g * f.group, p->codes.scale + g, p->codes.sum + g);
 }
 
 // grid (heads / LATENT_WARPS + 1): a warp a head; the last block has the key, whose channels are at most LATENT_KEY.
@@ -243,8 +250,7 @@ template <int FORM> struct latent_unit {
       copies_commit();
     }
   }
-  // The queries, and the row's own vector as a key; as a value.
-  __device__ __forceinline__ void rest(const float *from, float *queries, uint8_t *to_keys) const {
+  __device__ __forceinline__ void rest(const float *from, float *queries, uint8_t *to_keys, uint8_t *to_values) const {
     const int many = HEADS * (vector / size) / 4;
     #pragma unroll 1
     for (int i = threadIdx.x; i < many; i += 5 * ATTEND_THREADS) {
@@ -254,12 +260,11 @@ template <int FORM> struct latent_unit {
       #pragma unroll
       for (int j = 0; j < 5; j++) if (i + j * ATTEND_THREADS < many) ((float4 *)queries)[i + j * ATTEND_THREADS] = v[j];
     }
+    if (fresh < 0) return;
+    const uint8_t *own = rows[fresh];
     const int row = fresh - k * PAGE, i = threadIdx.x * 16;    // a vector has less than 16 * ATTEND_THREADS bytes
-    if (fresh >= 0 && row >= 0 && row < PAGE && i < vector) *(uint4 *)(to_keys + row * (vector + 16) + i) = __ldcg((const uint4 *)(rows[fresh] + i));
-  }
-  __device__ __forceinline__ void own_value(uint8_t *to_values) const {
-    const int i = threadIdx.x * 16;
-    if (fresh >= 0 && i < slice) *(uint4 *)(to_values + fresh * slice + i) = __ldcg((const uint4 *)(rows[fresh] + k * slice + i));
+    if (row >= 0 && row < PAGE && i < vector) *(uint4 *)(to_keys + row * (vector + 16) + i) = __ldcg((const uint4 *)(own + i));
+    if (i < slice) *(uint4 *)(to_values + fresh * slice + i) = __ldcg((const uint4 *)(own + k * slice + i));
   }
 };
 
@@ -302,12 +307,12 @@ template <int FORM> struct latent_values_of {
 };
 
 // grid (whole sets of blocks), ATTEND_THREADS threads. dim and values are multiples of 8, a quarter of the values is a multiple of
-// 16 bytes and at most ATTEND_THREADS / 2 channels. apart: values lie beside keys, not in their place, as further units want it.
-template <int FORM> __device__ __forceinline__ void attend_latent_row(const canon_op &op, const covey_program *p, int apart) {
+// 16 bytes and at most ATTEND_THREADS / 2 channels.
+template <int FORM> __device__ __forceinline__ void attend_latent_row(const canon_op &op, const covey_program *p) {
   COVEY_MEMORY(memory);
   using V = latent_value<FORM>;
   const int t = threadIdx.x, warp = __shfl_sync(FULL, t >> 5, 0), lane = t & 31, dim = op.kv.dim, n = op.i[3], heads = op.i[1], k = blockIdx.x % SET, sets = gridDim.x / SET;
-  const covey_latent_shared at = covey_latent_shared_of(dim, n, V::size, apart);
+  const covey_latent_shared at = covey_latent_shared_of(dim, n, V::size);
   const int sequence = __ldcg(p->step.sequence), visible = __ldcg(p->step.positions) + 1, attended = op.ids ? at_most(visible, op.i[4]) : visible, groups = heads / HEADS, units = covey_ceil(attended, CANON_BLOCK) * groups, key = t & 63, duo = warp >> 1, slice = n / SET, pairs = slice / 2;
   const int four = t / pairs, c = (t - four * pairs) * 2;    // of the values: two heads and two channels
   let_next_start();
@@ -328,16 +333,12 @@ template <int FORM> __device__ __forceinline__ void attend_latent_row(const cano
   #pragma unroll 1
   for (int round = 0; u < units; u += sets, round++) {
     const int b = u / groups, head0 = (u - b * groups) * HEADS, to = at_most(attended - b * CANON_BLOCK, CANON_BLOCK), inbox = (round & 1) * HEADS * CANON_BLOCK;
-    const latent_unit<FORM> unit(op, b, attended, tables, round);
-    unit.rest(op.src.data + head0 * dim, queries, memory + at.keys);
-    if (apart) {
-      unit.own_value(memory + at.values);
+    {
+      const latent_unit<FORM> unit(op, b, attended, tables, round);
+      unit.rest(op.src.data + head0 * dim, queries, memory + at.keys, memory + at.values);
       unit.values(memory + at.values);
-    } else {
-      copies_commit();
-      copies_commit();
+      if (u + sets < units) latent_unit<FORM>(op, (u + sets) / groups, attended, tables, round + 1).find(op, p, sequence, (u + sets) / groups);
     }
-    if (u + sets < units) latent_unit<FORM>(op, (u + sets) / groups, attended, tables, round + 1).find(op, p, sequence, (u + sets) / groups);
     float2 score = make_float2(0, 0);
     const int middle = covey_ceil(dim * V::size, 32) * 16 / V::size;
     #pragma unroll 1
@@ -387,10 +388,7 @@ template <int FORM> __device__ __forceinline__ void attend_latent_row(const cano
     for (int i = 16; i >= 1; i >>= 1) m = make_float2(canon_max(__shfl_xor_sync(FULL, m.x, i), m.x), canon_max(__shfl_xor_sync(FULL, m.y, i), m.y));
     if (lane == 0) *(float2 *)(top + warp * 2) = m;
     __syncthreads();
-    if (!apart) {
-      unit.own_value(memory + at.values);
-      unit.values(memory + at.values);
-    } else if (u + sets < units) {                           // keys of the unit behind
+    if (u + sets < units) {                                  // keys of the unit behind
       latent_unit<FORM>(op, (u + sets) / groups, attended, tables, round + 1).keys(memory + at.keys);
     } else {
       copies_commit();
@@ -419,23 +417,22 @@ template <int FORM> __device__ __forceinline__ void attend_latent_row(const cano
     // Values: keys ascending.
     const bool active = four < HEADS / 2;
     float2 o[2] = {make_float2(0, 0), make_float2(0, 0)};
-    const int pitch = slice * V::size;
+    const int apart = slice * V::size;
     #pragma unroll 1
     for (int half = 0; half < 2; half++) {
-      if (apart) { if (half) copies_wait<2>(); else copies_wait<3>(); }
-      else { if (half) copies_wait<0>(); else copies_wait<1>(); }
+      if (half) copies_wait<2>(); else copies_wait<3>();
       __syncthreads();
       const int here = at_most(to - half * 2 * PAGE, 2 * PAGE);
-      const uint8_t *v = memory + at.values + half * 2 * PAGE * pitch + c * V::size;
+      const uint8_t *v = memory + at.values + half * 2 * PAGE * apart + c * V::size;
       const float *weight = w + (active ? four : 0) * 2 * CANON_BLOCK + half * 2 * PAGE;
       if (!active || here <= 0) continue;
       int j = 0;
       if (here >= 4) {
         latent_values_of<FORM> now, next;
-        now.load(v, pitch, weight);
+        now.load(v, apart, weight);
         #pragma unroll 2
         for (; j + 8 <= here; j += 4) {
-          next.load(v + (j + 4) * pitch, pitch, weight + j + 4);
+          next.load(v + (j + 4) * apart, apart, weight + j + 4);
           now.add(o[0], o[1]);
           now = next;
         }
@@ -444,7 +441,7 @@ template <int FORM> __device__ __forceinline__ void attend_latent_row(const cano
       }
       #pragma unroll 1
       for (; j < here; j++) {
-        const float2 x = V::pair(*(const typename V::pair_words *)(v + j * pitch));
+        const float2 x = V::pair(*(const typename V::pair_words *)(v + j * apart));
         #pragma unroll
         for (int h = 0; h < 2; h++) { const float by = weight[h * CANON_BLOCK + j]; o[h] = make_float2(canon_fmaf(by, x.x, o[h].x), canon_fmaf(by, x.y, o[h].y)); }
       }
@@ -459,7 +456,7 @@ template <int FORM> __device__ __forceinline__ void attend_latent_row(const cano
 #define COVEY_LATENT_ROW(NAME, FORM)                                                                                                                                              \
   extern "C" __global__ __launch_bounds__(LATENT_THREADS) void covey_latent_heads_##NAME(const __grid_constant__ covey_latent_heads f, const covey_program *p) { latent_heads<FORM>(f, p); }    \
   extern "C" __global__ __launch_bounds__(LATENT_THREADS) void covey_latent_values_##NAME(const __grid_constant__ covey_latent_values f, const covey_program *p) { latent_values<FORM>(f, p); } \
-  extern "C" __global__ __launch_bounds__(ATTEND_THREADS) void covey_attend_latent_row_##NAME(const __grid_constant__ canon_op op, const covey_program *p, int apart) { attend_latent_row<FORM>(op, p, apart); }
+  extern "C" __global__ __launch_bounds__(ATTEND_THREADS) void covey_attend_latent_row_##NAME(const __grid_constant__ canon_op op, const covey_program *p) { attend_latent_row<FORM>(op, p); }
 COVEY_LATENT_ROW(bf16, CANON_BF16)
 COVEY_LATENT_ROW(f16, CANON_F16)
 #ifndef COVEY_ONE_FORM

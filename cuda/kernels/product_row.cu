@@ -5,7 +5,7 @@
 #include "fused.h"
 #include "product.cuh"
 
-enum { PRODUCT_WARPS = COVEY_ROW_WARPS, PRODUCT_THREADS = PRODUCT_WARPS * 32, TURNS = 2 };
+enum { PRODUCT_WARPS = COVEY_ROW_WARPS, PRODUCT_THREADS = PRODUCT_WARPS * 32, AHEAD = 3 };
 
 // The segments of the block's tiles, a slot each, in the order in which they are used.
 template <class F> __device__ __forceinline__ void row_produce(const covey_rows &f, uint8_t *memory, const covey_row_shared &at, int tiles, int slots) {
@@ -40,89 +40,61 @@ template <class F> __device__ __noinline__ uint2 row_quantise(float4 a, float4 b
   return codes;
 }
 
-// Rule 4's sum of squares of a row in shared memory, by one warp. What comes next is on its way while what is there is added.
-__device__ __forceinline__ float row_squares(const float *x, int n, int lane) {
-  constexpr int many = 8;
-  float s = 0, now[many], next[many];
-  auto load = [&](float *v, int i) {
-    #pragma unroll
-    for (int j = 0; j < many; j++) v[j] = x[i + j * 32];
-  };
-  auto add = [&](const float *v) {
-    #pragma unroll
-    for (int j = 0; j < many; j++) s = canon_fmaf(v[j], v[j], s);
-  };
-  int i = lane;
-  if (i + (many - 1) * 32 < n) load(now, i);
-  #pragma unroll 2
-  for (; i + (2 * many - 1) * 32 < n; i += many * 32) {
-    load(next, i + many * 32);
-    add(now);
-    #pragma unroll
-    for (int j = 0; j < many; j++) now[j] = next[j];
-  }
-  if (i + (many - 1) * 32 < n) { add(now); i += many * 32; }
-  #pragma unroll 1
-  for (; i < n; i += 32) s = canon_fmaf(x[i], x[i], s);
-  return warp_tree(s);
-}
-
 // Codes of f.src's one row, normed before if f says so. xs: room for a row that is normed.
 template <class F> __device__ __forceinline__ void row_codes(const covey_rows &f, const covey_program *p, float *xs, float *factor, int8_t *q, covey_pair *pairs, int warp, int lane) {
-  const int n = f.src.width, padded = f.part[0].m.groups * F::group, first = warp * 256 + lane * 8;
+  const int n = f.src.width, thread = warp * 32 + lane, padded = f.part[0].m.groups * F::group;
   const float *x = row_of(f.src, f.gather ? p->step.logit_row[0] : 0);
-  const bool normed = f.made == COVEY_NORMED;
-  float4 early[TURNS][2];
-  #pragma unroll
-  for (int k = 0; k < TURNS; k++)
-    #pragma unroll
-    for (int h = 0; h < 2; h++) early[k][h] = __ldcg((const float4 *)(x + min(first + k * PRODUCT_THREADS * 8, n - 8)) + h);
   float r = 1;
-  if (normed) {
-    #pragma unroll
-    for (int k = 0; k < TURNS; k++) {
-      const int i = first + k * PRODUCT_THREADS * 8;
-      if (i < n) { *(float4 *)(xs + i) = early[k][0]; *(float4 *)(xs + i + 4) = early[k][1]; }
-    }
+  if (f.made == COVEY_NORMED) {
     #pragma unroll 1
-    for (int i = (TURNS * PRODUCT_THREADS + warp * 32 + lane) * 8; i < n; i += PRODUCT_THREADS * 8) {
-      *(float4 *)(xs + i) = __ldcg((const float4 *)(x + i));
-      *(float4 *)(xs + i + 4) = __ldcg((const float4 *)(x + i) + 1);
+    for (int i = thread * 4; i < n; i += AHEAD * PRODUCT_THREADS * 4) {
+      float4 v[AHEAD];                         // all on their way; those beyond the end are not used
+      #pragma unroll
+      for (int j = 0; j < AHEAD; j++) v[j] = __ldcg((const float4 *)(x + min(i + j * PRODUCT_THREADS * 4, n - 4)));
+      #pragma unroll
+      for (int j = 0; j < AHEAD; j++) if (i + j * PRODUCT_THREADS * 4 < n) *(float4 *)(xs + i + j * PRODUCT_THREADS * 4) = v[j];
     }
     warps_sync(1, PRODUCT_THREADS);
     if (warp == 0) {
-      const float s = row_squares(xs, n, lane);
+      float s = 0;
+      int i = lane;
+      #pragma unroll 1
+      for (; i + 15 * 32 < n; i += 16 * 32) {
+        float v[16];
+        #pragma unroll
+        for (int j = 0; j < 16; j++) v[j] = xs[i + j * 32];
+        #pragma unroll
+        for (int j = 0; j < 16; j++) s = canon_fmaf(v[j], v[j], s);
+      }
+      #pragma unroll 1
+      for (; i < n; i += 32) s = canon_fmaf(xs[i], xs[i], s);
+      s = warp_tree(s);
       if (lane == 0) *factor = canon_rms_factor(s, n, f.eps);
     }
     warps_sync(1, PRODUCT_THREADS);
     r = *factor;
   }
-  auto turn = [&](int i, float4 a, float4 b) {
-    float4 v[2] = {a, b};
-    if (normed && i < n) {
+  #pragma unroll 1
+  for (int base = warp * 256; base < padded; base += PRODUCT_THREADS * 8) {
+    const int i = base + lane * 8;
+    float4 v[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};
+    if (i < n) {
       #pragma unroll
       for (int h = 0; h < 2; h++) {
-        float4 w = f.norm ? __ldg((const float4 *)(f.norm + i) + h) : make_float4(1, 1, 1, 1);
+        if (f.made != COVEY_NORMED) { v[h] = __ldcg((const float4 *)(x + i) + h); continue; }
+        float4 a = *((const float4 *)(xs + i) + h), w = f.norm ? __ldg((const float4 *)(f.norm + i) + h) : make_float4(1, 1, 1, 1);
         if (f.norm && f.plus_one) { w.x = w.x + 1.0f; w.y = w.y + 1.0f; w.z = w.z + 1.0f; w.w = w.w + 1.0f; }
-        v[h] = make_float4((v[h].x * r) * w.x, (v[h].y * r) * w.y, (v[h].z * r) * w.z, (v[h].w * r) * w.w);
+        a = make_float4(a.x * r, a.y * r, a.z * r, a.w * r);
+        v[h] = make_float4(a.x * w.x, a.y * w.y, a.z * w.z, a.w * w.w);
         if (f.normed.data && blockIdx.x == 0) *((float4 *)(f.normed.data + i) + h) = v[h];
       }
     }
-    if (i >= n) v[0] = v[1] = make_float4(0, 0, 0, 0);
     covey_pair pair;
     const uint2 codes = row_quantise<F>(v[0], v[1], lane, &pair);
     if (i < padded) {
       *(uint2 *)(q + i) = codes;
       if (i % F::group == 0) pairs[i / F::group] = pair;
     }
-  };
-  #pragma unroll
-  for (int k = 0; k < TURNS; k++) if (warp * 256 + k * PRODUCT_THREADS * 8 < padded) turn(first + k * PRODUCT_THREADS * 8, early[k][0], early[k][1]);
-  #pragma unroll 1
-  for (int base = warp * 256 + TURNS * PRODUCT_THREADS * 8; base < padded; base += PRODUCT_THREADS * 8) {
-    const int i = base + lane * 8;
-    const float4 *at = (const float4 *)(x + min(i, n - 8));
-    turn(i, __ldcg(at), __ldcg(at + 1));
   }
 }
 
@@ -205,7 +177,7 @@ template <class F> __device__ __forceinline__ void product_row(const covey_rows 
 }
 
 #define COVEY_PRODUCT_ROW(NAME, GROUP, SCALE)                                                                                                                        \
-  extern "C" __global__ __launch_bounds__(PRODUCT_THREADS + 32, 2) void covey_product_row_##NAME(const __grid_constant__ covey_rows f, const covey_program *p, int tiles, int slots) { \
+  extern "C" __global__ __launch_bounds__(PRODUCT_THREADS + 32) void covey_product_row_##NAME(const __grid_constant__ covey_rows f, const covey_program *p, int tiles, int slots) { \
     product_row<Form<CANON_INT4, GROUP, SCALE>>(f, p, tiles, slots);                                                                                                  \
   }
 COVEY_PRODUCT_ROW(int4_g64_bf16, 64, CANON_BF16)
