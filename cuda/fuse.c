@@ -203,15 +203,19 @@ covey_launch *covey_float_experts(const canon_op *op, const covey_bucket *b, con
 
 // ---- attention ---------------------------------------------------------------------------------------------------------
 
+covey_launch *covey_latent_blocks(const canon_op *op, const covey_bucket *b, const covey_place *d, covey_launch *at) {
+  int32_t dim = op->kv.dim, n = op->i[3], size = covey_form_bytes(op->kv.form);
+  int64_t keys = CANON_BLOCK * (64 * (int64_t)size + 16), some = 32 * (int64_t)n * size, shared = 16 * (int64_t)dim + 2 * (keys > some ? keys : some);   // as latent.cu
+  if (!(d->fast & COVEY_FAST_ATTENTION) || op->i[4] || op->i[6] || !b->split || op->i[1] % 4 || dim % 8 || n % 32 || n > 512 || shared > d->shared) return 0;
+  return early(put(at, COVEY_K_attend_latent_f32 + op->kv.form, op, op->i[1] / 4, b->blocks, b->rows, 256, shared), d);
+}
+
 covey_launch *covey_fast_attention(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t quantised, covey_launch *at) {
   int32_t group = op->i[1] / op->kv.heads, dim = op->kv.dim, form = op->kv.form;
   if (!(d->fast & COVEY_FAST_ATTENTION) || op->i[4] || op->i[6]) return 0;
   if (op->kv.single) {
-    int32_t n = op->i[3], size = covey_form_bytes(form);
-    int64_t keys = CANON_BLOCK * (64 * (int64_t)size + 16), some = 32 * (int64_t)n * size, shared = 16 * (int64_t)dim + 2 * (keys > some ? keys : some);   // as latent.cu
-    if (!b->split || op->i[1] % 4 || dim % 8 || n % 32 || n > 512 || shared > d->shared) return 0;
-    at = early(put(at, COVEY_K_attend_latent_f32 + form, op, op->i[1] / 4, b->blocks, b->rows, 256, shared), d);
-    at = early(put(at, COVEY_K_attend_fold, op, op->i[1], b->rows, 1, n, 0), d);
+    if (!(at = covey_latent_blocks(op, b, d, at))) return 0;
+    at = early(put(at, COVEY_K_attend_fold, op, op->i[1], b->rows, 1, op->i[3], 0), d);
     at[-1].more[0] = quantised;
     return at;
   }

@@ -78,7 +78,10 @@ covey_launch *covey_latent_row(const canon_op *o, int32_t n, const covey_bucket 
   if ((*used = match_attention(o, n, b, d, &values))) {
     int32_t dim = o->kv.dim, size = covey_form_bytes(o->kv.form), units = b->blocks * values.heads / COVEY_LATENT_HEADS;
     int32_t sets = at_most(units, at_most(d->multiprocessors, COVEY_LATENT_BLOCKS) / COVEY_LATENT_SET);
-    at = early(put(at, COVEY_K_attend_latent_row_f32 + o->kv.form, o, sets * COVEY_LATENT_SET, 1, 1, 256, covey_latent_shared_of(dim, values.rank, size).bytes), d);
+    // A set's third unit waits longer than blocks of fewer heads that share a multiprocessor.
+    covey_launch *blocks = units > 2 * sets ? covey_latent_blocks(o, b, d, at) : 0;
+    if (blocks) at = blocks;
+    else at = early(put(at, COVEY_K_attend_latent_row_f32 + o->kv.form, o, sets * COVEY_LATENT_SET, 1, 1, 256, covey_latent_shared_of(dim, values.rank, size).bytes), d);
     at = launch(at, COVEY_K_latent_values_f32 + values.values.form, o[1].label, values.outputs / values.each, values.heads, 1, 256, covey_latent_values_memory(&values));
     at[-1].argument.latent_values = values;
     return early(at, d);

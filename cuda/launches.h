@@ -35,6 +35,8 @@ covey_launch *covey_latent_row(const canon_op *o, int32_t n, const covey_bucket 
 
 // fuse.c. Each appends launches of fast kernels, or returns 0 where there are none for the operation.
 covey_launch *covey_fast_product(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t check, covey_launch *at);
+// Attention over a cache of single vectors, block by block, whose parts wait for a fold.
+covey_launch *covey_latent_blocks(const canon_op *op, const covey_bucket *b, const covey_place *d, covey_launch *at);
 covey_launch *covey_fast_attention(const canon_op *op, const covey_bucket *b, const covey_place *d, int32_t group, covey_launch *at);
 covey_launch *covey_fast_router(const canon_op *op, const covey_bucket *b, const covey_place *d, covey_launch *at);
 // Up and down of the shared expert (routed 0) or the routed ones.
