@@ -57,6 +57,7 @@ static inline float look(const float *p) { emulated_poll(); return *p; }
 static inline float4 look4(const float *p) { emulated_poll(); return *(const float4 *)p; }
 static inline uint2 look2(const uint32_t *p) { emulated_poll(); return *(const uint2 *)p; }
 static inline uint4 look4(const uint32_t *p) { emulated_poll(); return *(const uint4 *)p; }
+static inline void rest() {}
 static inline void hand_over(uint32_t *p, uint2 v) { *(uint2 *)p = v; }
 static inline void hand_over(float *p, float v) { *p = v == v ? v : __int_as_float(0x7fc00000); }
 static inline void hand_over(float *p, float2 v) { hand_over(p, v.x); hand_over(p + 1, v.y); }

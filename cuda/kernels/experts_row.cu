@@ -5,10 +5,12 @@
 //   - One block a multiprocessor, small enough that the next launch's block fits beside it where the shape allows (fuse.c): a
 //     launch sets up and fetches what no step changes while its predecessor ends. Two warps copy weights into a ring of slots in
 //     shared memory by bulk copies, a slot a segment (512 inputs) of 16 rows, in the order of use and as far ahead as the ring
-//     is long. Norm, router and the shared expert are on their way before the row is read, and down matrices while blocks wait
-//     for each other.
+//     is long. Router and shared expert are on their way before the row is read, and down matrices while blocks wait for each other.
 //   - MOE_WARPS warps compute a segment each (product.cuh) and leave 16 sums; one more warp adds the segments in ascending order,
-//     applies silu, turns whole groups into codes, and combines; helpers choose the experts and fetch the codes of inner values.
+//     applies silu, turns whole groups into codes, and combines; another chooses by the scores that the multiplying warps have made,
+//     and fetches the codes of inner values.
+//   - Two kernels of a layer in turn should fit into 128 KB of instruction cache (docs/cuda-kernels.md): what is computed from sizes
+//     is computed by the host (covey_moe_sized), and loops that run once are not unrolled.
 //   - Blocks hand each other logits and codes through words that are their own flags (ptx.cuh), so nobody waits for
 //     all blocks: a reader waits for the words it reads. The halves of `exchange` alternate; each launch clears the half of
 //     the one before. Every block makes the choice for itself.
@@ -21,11 +23,11 @@
 #include "product.cuh"
 #include "router.cuh"
 
-// Warps that multiply; then one that adds, one that chooses, and those that copy.
-enum { MOE_WARPS = COVEY_MOE_WARPS, MOE_ADDS = MOE_WARPS, MOE_CHOOSES, MOE_COPIES, MOE_PRODUCERS = 2, MOE_ALL = MOE_COPIES + MOE_PRODUCERS };
+// Warps that multiply; then one that adds, one that chooses, fetches codes and clears, and those that copy.
+enum { MOE_WARPS = COVEY_MOE_WARPS, MOE_ADDS = MOE_WARPS, MOE_FETCHES, MOE_COPIES, MOE_PRODUCERS = 2, MOE_ALL = MOE_COPIES + MOE_PRODUCERS };
 // Barriers of a block by number.
 #define BAR(name) (offsetof(covey_moe_block, name) / 8)
-enum { FULL_BAR = BAR(full), EMPTY = BAR(empty), DONE = BAR(done), TAKEN = BAR(taken), CHOSEN = BAR(chosen), WEIGHED = BAR(weighed), READY = BAR(ready) };
+enum { FULL_BAR = BAR(full), EMPTY = BAR(empty), DONE = BAR(done), TAKEN = BAR(taken), READ = BAR(read), CHOSEN = BAR(chosen), WEIGHED = BAR(weighed), READY = BAR(ready) };
 #undef BAR
 struct moe_bars {
   shared_place at;
@@ -102,6 +104,7 @@ template <class F> __device__ __forceinline__ void moe_produce(const covey_moe &
     }
     pass(s.row_slots);
   }
+  if (s.alone && m.router) barrier_wait(bars(READ), 0);   // the row's few bytes would wait behind all that fits into the ring
   // Up: gate and up of a tile after one another, of the shared expert and then of the routed ones. Down: the same tile of each entry.
   const int64_t up_tile = s.gx * F::block;
   const moe_range shared(s.shared, 1);
@@ -133,7 +136,7 @@ template <class F> __device__ __forceinline__ void moe_produce(const covey_moe &
 }
 
 // A lane's sum of rule 3 from shared memory: eight inputs are read while the eight before them are multiplied.
-template <int FORM> __device__ __noinline__ float shared_dot(const uint8_t *w, const float *x, int n, int lane) {
+template <int FORM> __device__ __forceinline__ float shared_dot(const uint8_t *w, const float *x, int n, int lane) {
   constexpr int ahead = 8, stretch = 32 * ahead;
   float acc = 0, a[2][ahead], b[2][ahead];
   auto value = [&](int i) { return FORM == CANON_F32 ? ((const float *)w)[i] : FORM == CANON_BF16 ? canon_from_bf16(((const uint16_t *)w)[i]) : halves(((const uint16_t *)w)[i]).x; };
@@ -162,9 +165,14 @@ template <int FORM> __device__ __noinline__ float shared_dot(const uint8_t *w, c
 
 // The row into shared memory: values xs (normed) and codes. All multiplying warps. Sums of squares are rule 4's. The norm's weight was
 // touched while the launch before still ran. Returns the half of this launch, whose count is read meanwhile.
-template <class F> __device__ __forceinline__ int moe_read_row(const covey_moe &m, float *xs, int8_t *q, covey_pair *pairs, float *factor, int warp, int lane) {
+template <class F> __device__ __forceinline__ int moe_read_row(const covey_moe &m, moe_bars bars, float *xs, int8_t *q, covey_pair *pairs, float *factor, int warp, int lane) {
   constexpr int threads = MOE_WARPS * 32, ahead = 4;
   const int n = m.hidden;
+  float4 c = make_float4(0, 0, 0, 0), d = c;     // the norm's weight, a piece ahead
+  auto weigh = [&](int at) {
+    if (m.norm && at < n) { c = __ldg((const float4 *)(m.norm + at)); d = __ldg((const float4 *)(m.norm + at + 4)); }
+  };
+  weigh((warp * 32 + lane) * 8);
   #pragma unroll 1
   for (int from = (warp * 32 + lane) * 4; from < n; from += ahead * threads * 4) {   // a guard would keep the loads from overlapping
     float4 v[ahead];
@@ -174,6 +182,7 @@ template <class F> __device__ __forceinline__ int moe_read_row(const covey_moe &
     for (int j = 0; j < ahead; j++) *(float4 *)(xs + min(from + j * threads * 4, n - 4)) = v[j];
   }
   const uint32_t finished = count_read(m.finished);
+  warp_arrive(bars(READ), lane);
   warps_sync(1, threads);
   float r = 1;
   if (m.norm) {
@@ -187,7 +196,6 @@ template <class F> __device__ __forceinline__ int moe_read_row(const covey_moe &
     float4 a = make_float4(0, 0, 0, 0), b = a;
     if (at < n) { a = *(const float4 *)(xs + at); b = *(const float4 *)(xs + at + 4); }
     if (m.norm && at < n) {
-      float4 c = __ldg((const float4 *)(m.norm + at)), d = __ldg((const float4 *)(m.norm + at + 4));
       if (m.plus_one) {
         c = make_float4(c.x + 1.0f, c.y + 1.0f, c.z + 1.0f, c.w + 1.0f);
         d = make_float4(d.x + 1.0f, d.y + 1.0f, d.z + 1.0f, d.w + 1.0f);
@@ -195,6 +203,7 @@ template <class F> __device__ __forceinline__ int moe_read_row(const covey_moe &
       *(float4 *)(xs + at) = a = make_float4((a.x * r) * c.x, (a.y * r) * c.y, (a.z * r) * c.z, (a.w * r) * c.w);
       *(float4 *)(xs + at + 4) = b = make_float4((b.x * r) * d.x, (b.y * r) * d.y, (b.z * r) * d.z, (b.w * r) * d.w);
     }
+    weigh(at + threads * 8);
     const float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
     float scale;
     int32_t sum;
@@ -226,9 +235,9 @@ template <class F> __device__ __forceinline__ void moe_hand_group(const float *v
   }
 }
 
-// Codes of inner values into shared memory as they arrive, two pieces of 512 of an entry at a time, shared expert first. The warp that
-// chose takes pieces from the start, the others when they have nothing else to do. Lanes beyond the end of a piece do what lane 0 does.
-template <class F> __device__ __forceinline__ void moe_inner(const covey_moe &m, const moe_half &half, int routed, int8_t *hq, covey_pair *hpairs, covey_moe_block *block, moe_bars bars, int lane) {
+// Codes of inner values into shared memory as they arrive, two pieces of 512 of an entry at a time, shared expert first. One warp
+// takes pieces from the start (early: it looks seldom), the others when they have nothing else to do. Lanes beyond the end of a piece do what lane 0 does.
+template <class F> __device__ __forceinline__ void moe_inner(const covey_moe &m, const moe_half &half, int routed, int8_t *hq, covey_pair *hpairs, covey_moe_block *block, moe_bars bars, int lane, bool early) {
   const covey_moe_sizes &s = m.at;
   const int pieces = s.ss + routed * s.si;
   for (;;) {
@@ -239,6 +248,7 @@ template <class F> __device__ __forceinline__ void moe_inner(const covey_moe &m,
     int code[2], pair[2], ready[2];
     uint4 q[2];
     uint2 p[2];
+    bool there[2] = {false, false};
     #pragma unroll
     for (int j = 0; j < 2; j++) {
       const int piece = min(first + j, pieces - 1), i = piece - s.ss;
@@ -248,16 +258,19 @@ template <class F> __device__ __forceinline__ void moe_inner(const covey_moe &m,
       pair[j] = (e * s.ki + begin) / F::group + (lane < F::segment && lane * F::group < left ? lane : 0);
       ready[j] = READY + (shared ? 0 : s.has + e);
     }
-    bool all;
     uint32_t looks = 0;
-    do {
+    do {                                        // lanes that have theirs leave the others' words alone
       #pragma unroll
-      for (int j = 0; j < 2; j++) { q[j] = look4(half.codes + code[j] / 4); p[j] = look2(half.pairs + 2 * pair[j]); }
-      all = true;
+      for (int j = 0; j < 2; j++) {
+        if (there[j]) continue;
+        q[j] = look4(half.codes + code[j] / 4);
+        p[j] = look2(half.pairs + 2 * pair[j]);
+      }
       #pragma unroll
-      for (int j = 0; j < 2; j++) all &= (q[j].x != ~0u) & (q[j].y != ~0u) & (q[j].z != ~0u) & (q[j].w != ~0u) & (p[j].x != ~0u) & (p[j].y != ~0u);
+      for (int j = 0; j < 2; j++) there[j] = (q[j].x != ~0u) & (q[j].y != ~0u) & (q[j].z != ~0u) & (q[j].w != ~0u) & (p[j].x != ~0u) & (p[j].y != ~0u);
       if (++looks == MOST_LOOKS) __trap();
-    } while (!__all_sync(0xffffffffu, all));
+      if (early) rest();
+    } while (!__all_sync(0xffffffffu, there[0] & there[1]));
     #pragma unroll
     for (int j = 0; j < 2; j++) {
       *(uint4 *)(hq + code[j]) = make_uint4(q[j].x ^ 0x7f7f7f7fu, q[j].y ^ 0x7f7f7f7fu, q[j].z ^ 0x7f7f7f7fu, q[j].w ^ 0x7f7f7f7fu);
@@ -268,17 +281,16 @@ template <class F> __device__ __forceinline__ void moe_inner(const covey_moe &m,
   }
 }
 
-// Sums of n values 16 apart, ascending from +0.
+// Sum of n values 16 apart, ascending from +0.
 __device__ __forceinline__ float moe_sum(const float *p, int n) {
   float tot = 0;
   #pragma unroll 1
-  for (int j = 0; j < n; j += 4) {
-    float v[4];
-    #pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = p[min(j + i, n - 1) * 16];
-    #pragma unroll
-    for (int i = 0; i < 4; i++) if (j + i < n) tot = tot + v[i];
+  for (; n >= 4; n -= 4, p += 64) {
+    const float a = p[0], b = p[16], c = p[32], d = p[48];
+    tot = (((tot + a) + b) + c) + d;
   }
+  #pragma unroll 1
+  for (; n > 0; n--, p += 16) tot = tot + p[0];
   return tot;
 }
 
@@ -288,7 +300,8 @@ template <class F> __device__ __forceinline__ void moe_add(const covey_moe &m, c
   const covey_moe_sizes &s = m.at;
   const moe_half half(m, moe_half_of(count_read(m.finished)));
   float *const tots = block->tots[0];
-  const int side = lane >> 4, row = lane & 15, per = F::group / 16;
+  constexpr int beside = 5;
+  const int side = lane >> 4, row = lane & 15, per = F::group / 16, most = max(s.ss, s.si);
   int slot = 0;
   uint32_t parity = 0;
   auto pass = [&] {
@@ -347,11 +360,31 @@ template <class F> __device__ __forceinline__ void moe_add(const covey_moe &m, c
     const int c = o * 16 + row;
     const float residual = side == 0 && c < m.hidden && m.residual ? __ldcg(m.residual + c) : 0.0f;
     barrier_wait(bars(DONE + slot), parity);
+    // Five entries side by side: what takes time is the way to shared memory and back.
     #pragma unroll 1
-    for (int e = side; e < s.has + routed; e += 2) {
-      const int segments = e < s.has ? s.ss : s.si;
-      const float *p = part + (slot * s.units + (e < s.has ? 0 : s.has * s.ss + (e - s.has) * s.si)) * 16 + row;
-      tots[e * 16 + row] = moe_sum(p, segments);
+    for (int first = side; first < s.has + routed; first += 2 * beside) {
+      float tot[beside];
+      int at[beside], segments[beside];
+      #pragma unroll
+      for (int i = 0; i < beside; i++) {
+        const int e = first + 2 * i;
+        tot[i] = 0;
+        segments[i] = e < s.has ? s.ss : e < s.has + routed ? s.si : 0;
+        at[i] = (slot * s.units + (segments[i] == 0 || e < s.has ? 0 : s.has * s.ss + (e - s.has) * s.si)) * 16 + row;
+      }
+      #pragma unroll 1
+      for (int j = 0; j < most; j++) {
+        float v[beside];
+        #pragma unroll
+        for (int i = 0; i < beside; i++) v[i] = part[at[i]];
+        #pragma unroll
+        for (int i = 0; i < beside; i++) {
+          if (j < segments[i]) tot[i] = tot[i] + v[i];
+          if (j + 1 < segments[i]) at[i] += 16;
+        }
+      }
+      #pragma unroll
+      for (int i = 0; i < beside; i++) if (segments[i]) tots[(first + 2 * i) * 16 + row] = tot[i];
     }
     pass();
     if (side == 0 && c < m.hidden) {
@@ -365,15 +398,14 @@ template <class F> __device__ __forceinline__ void moe_add(const covey_moe &m, c
   if (lane == 0) atomicInc(m.finished, 2 * gridDim.x - 1);
 }
 
-// The choice, by a warp: entries and weights, for this block; block 0 also writes them down.
-__device__ __forceinline__ void moe_choose(const covey_moe &m, const moe_half &half, float *memory, const float *biases, const uint8_t *const *places, covey_moe_block *block, moe_bars bars, int lane) {
-  const route_memory at(memory);
-  int32_t id = -1, some = 0;
+// Entries and weights of this block by one warp, chosen by the scores that those which multiply have made, or as given; block 0 writes a
+// choice down.
+__device__ __forceinline__ void moe_enter(const covey_moe &m, const route_memory &at, const uint8_t *const *places, covey_moe_block *block, moe_bars bars, int lane) {
+  int32_t id = -1;
+  int some = 0;
   float weight = 0;
-  if (m.router) {                             // one warp: its lanes' experts side by side take less time than warps that meet
-    const uint64_t *ban = route_bans(m, 0);   // before the logits are there
-    route_scores<1>(m, half.logits, m.bias ? biases : 0, ban, at, 0, lane, 0, 0);
-    id = route_choose(m, at, lane, &some);
+  if (m.router) {
+    id = route_choose(m, at, lane, &some, 0);
   } else if (lane < m.k) {
     id = __ldcg(m.ids + lane);
     weight = __ldcg(m.weights + lane);
@@ -412,7 +444,7 @@ template <class F> __device__ __forceinline__ void moe_layer(const covey_moe &m)
     #pragma unroll 1
     for (int i = warp; i < s.has + m.k; i += MOE_ALL) barrier_init(bars(READY + i), (i < s.has ? s.ss : s.si) * WARP_ARRIVALS);
     if (warp < COVEY_MOE_PARTS) { barrier_init(bars(DONE + warp), MOE_WARPS * WARP_ARRIVALS); barrier_init(bars(TAKEN + warp), WARP_ARRIVALS); }
-    if (warp == COVEY_MOE_PARTS) { barrier_init(bars(CHOSEN), WARP_ARRIVALS); barrier_init(bars(WEIGHED), WARP_ARRIVALS); block->next_piece = 0; }
+    if (warp == COVEY_MOE_PARTS) { barrier_init(bars(CHOSEN), WARP_ARRIVALS); barrier_init(bars(WEIGHED), WARP_ARRIVALS); barrier_init(bars(READ), MOE_WARPS * WARP_ARRIVALS); block->next_piece = 0; }
     barrier_init_done();
   }
   __syncthreads();
@@ -422,16 +454,19 @@ template <class F> __device__ __forceinline__ void moe_layer(const covey_moe &m)
     return;
   }
   // What no step changes, while the launch before still runs.
-  if (warp == MOE_CHOOSES) {
+  float *const biases = (float *)(memory + s.biases);
+  const uint8_t **const places = (const uint8_t **)(memory + s.places);
+  const route_memory choice((float *)(memory + s.scores));
+  if (warp == MOE_FETCHES) {
     #pragma unroll 1
     for (int i = lane; i < m.experts; i += 32) {
-      ((void **)(memory + s.places))[i] = m.table[i];
-      if (m.bias) ((float *)(memory + s.biases))[i] = m.bias[i];
+      places[i] = (const uint8_t *)m.table[i];
+      if (m.bias) biases[i] = m.bias[i];
     }
-    __syncwarp();
+    warps_arrive(3, (MOE_WARPS + 1) * 32);
   } else if (warp < MOE_WARPS && m.norm) {
     #pragma unroll 1
-    for (int i = warp * 256 + lane * 8; i < m.hidden; i += MOE_WARPS * 256) touch(__ldg(m.norm + i));
+    for (int i = (warp * 32 + lane) * 8; i < m.hidden; i += MOE_WARPS * 256) touch(__ldg(m.norm + i));
   }
   wait_for_previous();
   if (warp == MOE_ADDS) {
@@ -440,15 +475,16 @@ template <class F> __device__ __forceinline__ void moe_layer(const covey_moe &m)
   }
 
   int now;
-  if (warp == MOE_CHOOSES) now = moe_half_of(count_read(m.finished));
-  else now = moe_read_row<F>(m, xs, q, pairs, &block->factor, warp, lane);
+  if (warp == MOE_FETCHES) now = moe_half_of(count_read(m.finished));
+  else now = moe_read_row<F>(m, bars, xs, q, pairs, &block->factor, warp, lane);
   const moe_half half(m, now);
-  if (warp == MOE_CHOOSES) {
-    moe_choose(m, half, (float *)(memory + s.scores), (const float *)(memory + s.biases), (const uint8_t *const *)(memory + s.places), block, bars, lane);
+  if (warp == MOE_FETCHES) {
+    if (m.router) warps_sync(2, (MOE_WARPS + 1) * 32);   // the others have the scores
+    moe_enter(m, choice, places, block, bars, lane);
+    if (!m.router) warps_sync(2, (MOE_WARPS + 1) * 32);  // they have read xs
     uint32_t *other = m.exchange + (now ? 0 : s.words);
     #pragma unroll 1
     for (int i = blockIdx.x * 32 + lane; i < s.words; i += grid * 32) other[i] = ~0u;
-    warps_sync(2, (MOE_WARPS + 1) * 32);      // xs has been read
   } else {
     #pragma unroll 1
     for (int r = warp; r < moe_rows(s); r += MOE_WARPS) {
@@ -456,36 +492,38 @@ template <class F> __device__ __forceinline__ void moe_layer(const covey_moe &m)
       const uint8_t *w = ring + slot * slot_bytes;
       barrier_wait(bars(FULL_BAR + slot), 0);
       const float z = warp_tree(m.router_form == CANON_F32 ? shared_dot<CANON_F32>(w, xs, m.hidden, lane) : m.router_form == CANON_BF16 ? shared_dot<CANON_BF16>(w, xs, m.hidden, lane) : shared_dot<CANON_F16>(w, xs, m.hidden, lane));
-      if (lane == 0) hand_over(half.logits + blockIdx.x + r * grid, z);
+      if (lane < COVEY_MOE_COPIES) hand_over(half.logits + lane * s.logits + blockIdx.x + r * grid, z);
       warp_arrive_at(s.row_slots, lane, [&](int i) { return bars(EMPTY + slot + i); });
     }
-    warps_sync(1, MOE_WARPS * 32);            // these slots have been read: whoever waits for their next use waits for no other
+    warps_sync(3, (MOE_WARPS + 1) * 32);      // these slots have been read: whoever waits for their next use waits for no other
+    // Before the shared expert: the sooner the choice, the sooner the routed experts' weights are on their way.
+    if (m.router) route_scores<MOE_WARPS>(m, half.logits + blockIdx.x % COVEY_MOE_COPIES * s.logits, m.bias ? biases : 0, choice, warp, lane, 1, 0);
     warps_arrive(2, (MOE_WARPS + 1) * 32);
   }
 
   // Segments: unit v of the block goes to warp v % MOE_WARPS and lies in slot (first free + v) % slots. Slots are a multiple of MOE_WARPS,
   // so that a slot is always the same warp's and the same producer's: copies end in any order, and who waits for a slot's next use while
-  // this one has not arrived would take it for that. The warp that chose has no units and only fetches codes.
+  // this one has not arrived would take it for that. The warp that fetches codes has no units.
   int mine = warp, next = moe_rows(s) * s.row_slots + warp, begin = 0, item = 0, slot = 0;
   uint32_t parity = 0, taken_parity = 1;
   while (next >= s.slots) { next -= s.slots; parity ^= 1; }
   int known = -1;                             // entries up to here have the codes of their inner values
   const moe_range shared(s.shared, 1);
   const moe_routed deal(s);
-  int phase = 0, t = shared.from, end = warp == MOE_CHOOSES ? t : min(shared.to, s.shared_tiles), in = 0, routed = 0;   // up of the shared expert, of the routed ones; down
+  int phase = 0, t = shared.from, end = warp == MOE_FETCHES ? t : min(shared.to, s.shared_tiles), in = 0, routed = 0;   // up of the shared expert, of the routed ones; down
   #pragma unroll 1
   for (;; t += phase < 2 ? 1 : grid, in++) {
     if (phase == 0 && t >= end) {
       barrier_wait(bars(CHOSEN), 0);
       routed = block->routed;
-      phase = 1; t = deal.from; end = warp == MOE_CHOOSES ? t : min(deal.to, routed * s.padded); in = deal.in;
+      phase = 1; t = deal.from; end = warp == MOE_FETCHES ? t : min(deal.to, routed * s.padded); in = deal.in;
     }
     if (phase == 1) {
       if (in == s.padded) in = 0;
       if (t < end && in >= s.tiles) continue;
       if (t >= end) {
-        moe_inner<F>(m, half, routed, hq, hpairs, block, bars, lane);
-        if (warp == MOE_CHOOSES) return;
+        moe_inner<F>(m, half, routed, hq, hpairs, block, bars, lane, warp == MOE_FETCHES);
+        if (warp == MOE_FETCHES) return;
         phase = 2; t = grid - 1 - blockIdx.x; end = s.outputs;
       }
     }

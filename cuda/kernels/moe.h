@@ -2,15 +2,16 @@
 #pragma once
 #include "layout.h"
 
-enum { COVEY_MOE_PARTS = 3, COVEY_MOE_ENTRIES = 17, COVEY_MOE_SLOTS = 96, COVEY_MOE_WARPS = 8, COVEY_ROUTE_FLOATS = 3 * 512 + 80 };   // the last: memory of router.cuh
+enum { COVEY_MOE_PARTS = 3, COVEY_MOE_ENTRIES = 17, COVEY_MOE_SLOTS = 96, COVEY_MOE_WARPS = 8, COVEY_ROUTE_FLOATS = 4 * 512 + 64, COVEY_MOE_COPIES = 8, COVEY_MOE_HALF = (228 << 10) / 2 - 1024 };   // memory of router.cuh; copies of the logits: blocks that look at the same words get in one another's way; memory of a
+// block beside which another stands
 
 // What lies at the start of a block's shared memory: the entries (the shared expert first, then the chosen ones that are here) and
-// sums of theirs; barriers of the ring, of the sums, of the choice and of the codes of each entry's inner values.
+// sums of theirs; barriers of the ring, of the sums, of the row, of the choice and of the codes of each entry's inner values.
 typedef struct { const uint8_t *record; float weight; int32_t unused; } covey_moe_entry;
 typedef struct {
   float tots[COVEY_MOE_ENTRIES][16];     // read by fours: at a multiple of 16 bytes
   covey_moe_entry entries[COVEY_MOE_ENTRIES];
-  uint64_t full[COVEY_MOE_SLOTS], empty[COVEY_MOE_SLOTS], done[COVEY_MOE_PARTS], taken[COVEY_MOE_PARTS], chosen, weighed, ready[COVEY_MOE_ENTRIES];
+  uint64_t full[COVEY_MOE_SLOTS], empty[COVEY_MOE_SLOTS], done[COVEY_MOE_PARTS], taken[COVEY_MOE_PARTS], read, chosen, weighed, ready[COVEY_MOE_ENTRIES];
   int32_t routed, next_piece;            // chosen experts that are here; the next piece of codes that nobody has taken
   float factor;                          // of the norm
 } covey_moe_block;
@@ -24,8 +25,8 @@ typedef struct {
   uint32_t si_of, padded_of;                      // n / si is n * si_of >> 16 and n / padded is n * padded_of >> 32 for all n there are
   int32_t has, tiles, padded, shared_tiles, outputs, units;   // a shared expert; tiles of a routed one, of ki, of the shared one, of outputs; segments of one item of work, at most
   covey_moe_dealt rows, shared, routed;           // rows of the router; tiles of the shared expert; tiles or groups of routed ones
-  int32_t routed_unit, row_bytes, row_slots;      // tiles of an item of routed; a row of the router
-  int32_t pairs_at, values_at, logits_at, words;  // of a half of the exchange, in words
+  int32_t routed_unit, row_bytes, row_slots, alone;   // tiles of an item of routed; a row of the router; no other launch's blocks beside these
+  int32_t pairs_at, values_at, logits_at, logits, words;  // of a half of the exchange, in words; a copy of the logits
   int32_t q, pairs, xs, hq, hpairs, part, scores, places, biases, ring, slots;   // of the block's shared memory, in bytes
 } covey_moe_sizes;
 
@@ -66,13 +67,14 @@ typedef struct {
 
 // What blocks hand each other in one launch, in words of which none has all bits set once it is written: codes of inner values
 // (each byte turned by 0x7f, since -128 is no code) of the k routed experts and of the shared one, padded to whole groups; the pairs
-// of their groups; inner values of groups that several blocks compute; logits. Returns the words of a half.
+// of their groups; inner values of groups that several blocks compute; copies of the logits. Returns the words of a half.
 CANON_FN int32_t covey_moe_half(covey_moe *m, int32_t group) {
   int32_t groups = m->k * covey_ceil(m->inner, group) + covey_ceil(m->shared_inner, group);
   m->at.pairs_at = groups * group / 4;
   m->at.values_at = m->at.pairs_at + covey_ceil(groups, 2) * 4;
-  m->at.logits_at = m->at.values_at + groups * group;
-  return m->at.words = m->at.logits_at + covey_ceil(m->experts, 4) * 4;
+  m->at.logits_at = covey_ceil(m->at.values_at + groups * group, 32) * 32;
+  m->at.logits = covey_ceil(m->experts, 32) * 32;
+  return m->at.words = m->at.logits_at + COVEY_MOE_COPIES * m->at.logits;
 }
 
 CANON_FN covey_moe_dealt covey_moe_deal(int32_t n, int32_t blocks) {
@@ -100,6 +102,7 @@ CANON_FN int32_t covey_moe_sized(covey_moe *m, int32_t group, int32_t slot, int3
   s.rows = covey_moe_deal(m->router ? m->experts : 0, blocks);
   s.row_bytes = m->hidden * covey_form_bytes(m->router_form);
   s.row_slots = covey_ceil(s.row_bytes, slot);
+  s.alone = most > COVEY_MOE_HALF;
   int32_t inner = m->k * s.ki + s.ks;
   at = covey_ceil(at, 16) * 16;
   s.q = at; at += s.kx;

@@ -12,7 +12,8 @@ extern "C" __global__ __launch_bounds__(ROUTE_WARPS * 32) void covey_route(const
   wait_for_previous();
   let_next_start();
   if (row >= p->step.rows) return;
-  route_scores<ROUTE_WARPS>(m, m.x + (int64_t)row * m.hidden, m.bias, route_bans(m, row), at, warp, lane, 1, row);
+  route_scores<ROUTE_WARPS>(m, m.x + (int64_t)row * m.hidden, m.bias, at, warp, lane, 1, row);
+  __syncthreads();
   if (warp) return;
   int some;
   const int32_t id = route_choose(m, at, lane, &some, row);

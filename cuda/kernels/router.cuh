@@ -1,4 +1,4 @@
-// Rule 8 by one warp: lane l holds experts l, l + 32, ... in registers. Up to 512 experts and 16 chosen.
+// Rule 8 by the warps of a block. Up to 512 experts and 16 chosen.
 #pragma once
 #include "moe.h"
 #include "product.cuh"
@@ -53,123 +53,98 @@ __device__ __forceinline__ void keep_groups(const covey_moe &m, uint32_t *key, i
   __syncwarp();
 }
 
-template <int WARPS> __device__ __forceinline__ void meet(int bar) {
-  if (WARPS > 1) warps_sync(bar, WARPS * 32);
-  else __syncwarp();
-}
-
-// Memory of a choice, COVEY_ROUTE_FLOATS floats: scores, orders of the choice scores (later the candidates', and sixteen more), ids of
-// candidates, and what warps and lanes tell each other.
+// Memory of a choice, COVEY_ROUTE_FLOATS floats: exponentials and scores by id; orders of the choice scores, later the candidates', and
+// sixteen more; ids of candidates; what warps tell each other, and the chosen.
 struct route_memory {
-  float *scores, *tops;
-  uint32_t *keys;
+  float *exps, *scores;
+  uint32_t *keys, *tops;
   int32_t *ids, *chosen;
-  __device__ __forceinline__ route_memory(float *memory) : scores(memory), tops(memory + 3 * 512 + 16), keys((uint32_t *)memory + 512), ids((int32_t *)memory + 2 * 512 + 16), chosen((int32_t *)memory + 3 * 512 + 48) {}
+  __device__ __forceinline__ route_memory(float *memory)
+      : exps(memory), scores(memory + 512), keys((uint32_t *)memory + 2 * 512), tops((uint32_t *)memory + 4 * 512 + 16), ids((int32_t *)memory + 3 * 512 + 16), chosen((int32_t *)memory + 4 * 512 + 32) {}
 };
 
-// The experts that row 0's, or row `row`'s, sequence must not be given, as bits; null = none. It takes three reads one after another.
-__device__ __forceinline__ const uint64_t *route_bans(const covey_moe &m, int row) { return m.step && m.step->bans ? m.step->bans[m.step->sequence[row]] : 0; }
-
-// Scores of the experts and the orders of their choice scores, 0 where there is none, to a multiple of 128, by WARPS warps with named
-// barrier `bar`. bias [experts] or null is m.bias or a copy. logits may still be on their way from other blocks. A thread computes
-// four experts side by side.
-template <int WARPS> __device__ __forceinline__ void route_scores(const covey_moe &m, const float *logits, const float *bias, const uint64_t *ban, const route_memory &at, int warp, int lane, int bar, int row) {
-  constexpr int step = WARPS * 32, each = 4;
-  const int n = m.experts, thread = warp * 32 + lane;
-  float top = -canon_inf(), sum = 1;
-  bool finite = true;
-  #pragma unroll 1
-  for (int from = 0; from < n; from += each * step) {
-    const int base = from + thread;
-    float z[each];
-    bool all;
-    uint32_t looks = 0;
-    do {
-      all = true;
-      #pragma unroll
-      for (int j = 0; j < each; j++) z[j] = look(logits + min(base + j * step, n - 1));
-      #pragma unroll
-      for (int j = 0; j < each; j++) all &= !is_unset(z[j]);
-      if (++looks == MOST_LOOKS) __trap();
-    } while (!__all_sync(0xffffffffu, all));
+// Scores of the experts and the orders of their choice scores, 0 where there is none, to a multiple of the threads, by WARPS warps with
+// named barrier `bar`; they are there once all have met again. bias [experts] or null is m.bias or a copy. logits may still be on their
+// way from other blocks. Threads have an expert each, or two or four; bans and biases are read before the logits, since it takes three
+// reads one after another to find the bans.
+template <int WARPS> __device__ __forceinline__ void route_scores(const covey_moe &m, const float *logits, const float *bias, const route_memory &at, int warp, int lane, int bar, int row) {
+  constexpr int step = WARPS * 32, each = 512 / step;
+  const int n = m.experts, first = warp * 32 + lane;
+  const uint64_t *ban = m.step && m.step->bans ? m.step->bans[m.step->sequence[row]] : 0;
+  float v[each], shift[each];
+  bool here[each], free[each], all;
+  #pragma unroll
+  for (int j = 0; j < each; j++) {
+    const int id = first + j * step;
+    here[j] = id < n;
+    shift[j] = bias && here[j] ? bias[id] : 0.0f;
+    free[j] = here[j] && !(ban && ban[(m.first_ban + id) / 64] >> (m.first_ban + id) % 64 & 1);
+  }
+  uint32_t looks = 0;
+  do {
+    all = true;
     #pragma unroll
     for (int j = 0; j < each; j++) {
-      finite &= canon_finite(z[j]) != 0;
-      top = canon_max(z[j], top);
-      at.scores[base + j * step] = z[j];
+      if (j * step >= n) break;
+      v[j] = look(logits + min(first + j * step, n - 1));
+      all &= !is_unset(v[j]);
     }
+    if (++looks == MOST_LOOKS) __trap();
+  } while (!__all_sync(0xffffffffu, all));
+  uint32_t top = 0;
+  #pragma unroll
+  for (int j = 0; j < each; j++) {
+    if (j * step >= n) break;
+    if (!canon_finite(v[j])) router_fault(m, CANON_FAULT_NONFINITE, row);
+    if (here[j]) top = max(top, order_of(v[j]));
   }
-  if (!finite) router_fault(m, CANON_FAULT_NONFINITE, row);
   if (m.score == 0) {
-    top = value_of_order(__reduce_max_sync(0xffffffffu, order_of(top)));
-    if (WARPS > 1) {
-      if (lane == 0) at.tops[warp] = top;
-      warps_sync(bar, step);
-      top = at.tops[0];
-      #pragma unroll
-      for (int w = 1; w < WARPS; w++) top = canon_max(at.tops[w], top);
-    }
+    top = __reduce_max_sync(0xffffffffu, top);
+    if (lane == 0) at.tops[warp] = top;
+    warps_sync(bar, step);
+    #pragma unroll
+    for (int w = 0; w < WARPS; w++) top = max(top, at.tops[w]);
   }
-  if (m.score == 0 || m.score == 2) {
+  const float highest = value_of_order(top);
+  #pragma unroll
+  for (int j = 0; j < each; j++) {
+    if (j * step >= n) break;
+    if (m.score == 0 || m.score == 2) v[j] = canon_expf(m.score == 0 ? v[j] - highest : -v[j]);
+    if (m.score == 0) at.exps[first + j * step] = here[j] ? v[j] : 0.0f;
+    if (m.score == 3) at.exps[first + j * step] = v[j];
+  }
+  float sum = 1;
+  if (m.score == 0) {                           // every warp has the whole sum
+    warps_sync(bar, step);
     float lanes = 0;
     #pragma unroll 1
-    for (int from = 0; from < n; from += each * step) {
-      const int base = from + thread;
-      float e[each];
+    for (int id = lane; id < n + lane; id += 128) {
+      float e[4];
       #pragma unroll
-      for (int j = 0; j < each; j++) {
-        const float z = at.scores[base + j * step];
-        e[j] = canon_expf(m.score == 0 ? z - top : -z);
-      }
+      for (int i = 0; i < 4; i++) e[i] = at.exps[id + 32 * i];
       #pragma unroll
-      for (int j = 0; j < each; j++) {
-        if (base + j * step >= n) e[j] = 0;
-        lanes = lanes + e[j];                    // what the lane of rule 3 has, where there is one warp
-        at.scores[base + j * step] = e[j];
-      }
+      for (int i = 0; i < 4; i++) lanes = lanes + e[i];
     }
-    if (m.score == 0) {
-      if (WARPS > 1) {
-        warps_sync(bar, step);
-        lanes = 0;
-        #pragma unroll 4
-        for (int id = lane; id < n; id += 32) lanes = lanes + at.scores[id];
-        warps_sync(bar, step);                   // everyone has read the exponentials
-      }
-      sum = warp_tree(lanes);
-    }
+    sum = warp_tree(lanes);
   }
   if (m.score == 3) {
     #pragma unroll 1
-    for (int id = thread; id < n; id += step) at.scores[id] = sqrtf(canon_softplusf(at.scores[id]));
+    for (int id = first; id < n; id += step) at.exps[id] = sqrtf(canon_softplusf(at.exps[id]));
   }
-  #pragma unroll 1
-  for (int from = 0; from < n; from += each * step) {
-    const int base = from + thread;
-    float v[each];
-    #pragma unroll
-    for (int j = 0; j < each; j++) v[j] = at.scores[base + j * step];
-    if (m.score == 0 || m.score == 2) {
-      #pragma unroll
-      for (int j = 0; j < each; j++) v[j] = (m.score == 0 ? v[j] : 1.0f) / (m.score == 0 ? sum : 1.0f + v[j]);
-    }
-    #pragma unroll
-    for (int j = 0; j < each; j++) {
-      const int id = base + j * step;
-      at.scores[id] = v[j];
-      at.keys[id] = id < n ? order_of(bias ? v[j] + bias[min(id, n - 1)] : v[j]) : 0;
-    }
-    if (ban) {
-      #pragma unroll 1
-      for (int id = base; id < min(base + each * step, n); id += step) if (ban[(m.first_ban + id) / 64] >> (m.first_ban + id) % 64 & 1) at.keys[id] = 0;
-    }
+  #pragma unroll
+  for (int j = 0; j < each; j++) {
+    const int id = first + j * step;
+    if (j * step >= n) break;
+    if (m.score == 0 || m.score == 2) v[j] = (m.score == 0 ? v[j] : 1.0f) / (m.score == 0 ? sum : 1.0f + v[j]);
+    if (m.score == 3) v[j] = at.exps[id];
+    at.scores[id] = v[j];
+    at.keys[id] = free[j] ? order_of(v[j] + shift[j]) : 0;   // a zero's sign does not matter
   }
-  meet<WARPS>(bar);
 }
 
-// Chooses: lane r < k of a warp gets the id of rank r (-1: none left); *some is how many there are. At least k keys are not below the
+// Chooses, a warp: lane r < k gets the id of rank r (-1: none left); *some is how many there are. At least k keys are not below the
 // k-th of the lanes' best: only those few are ranked, by counting how many come before each.
-__device__ __forceinline__ int32_t route_choose(const covey_moe &m, const route_memory &at, int lane, int *some, int row = 0) {
+__device__ __forceinline__ int32_t route_choose(const covey_moe &m, const route_memory &at, int lane, int *some, int row) {
   uint32_t best = 0;
   if (m.keep < m.groups) keep_groups(m, at.keys, lane);
   #pragma unroll 1
@@ -180,7 +155,7 @@ __device__ __forceinline__ int32_t route_choose(const covey_moe &m, const route_
   at.ids[lane] = (int32_t)best;
   __syncwarp();
   int place = 0;
-  #pragma unroll 2
+  #pragma unroll 4
   for (int l = 0; l < 32; l += 4) {
     const uint4 o = *(const uint4 *)(at.ids + l);
     place += (o.x > best || (o.x == best && l < lane)) + (o.y > best || (o.y == best && l + 1 < lane)) + (o.z > best || (o.z == best && l + 2 < lane)) + (o.w > best || (o.w == best && l + 3 < lane));
