@@ -19,7 +19,7 @@ var wholeShapes = []shape{
 	{name: "olmoe", layers: 16, hidden: 2048, inner: 1024, heads: 16, kvHeads: 16, dim: 128, rot: 128, headNorm: true, vocab: 50304, router: canon.RouterSpec{Experts: 64, TopK: 8}, group: 64},
 	{name: "glm-4.5-air", layers: 45, hidden: 4096, inner: 1408, shared: 1408, heads: 96, kvHeads: 8, dim: 128, rot: 64, vocab: 151552, router: canon.RouterSpec{Score: canon.ScoreSigmoid, Experts: 128, TopK: 8, Normalise: true}, group: 64},
 	{name: "glm-5.2, 24 layers", layers: 24, hidden: 6144, inner: 2048, shared: 2048, heads: 64, dim: 192, rot: 64, query: 2048, rank: 512, vocab: 154880, router: canon.RouterSpec{Score: canon.ScoreSigmoid, Experts: 256, TopK: 8, Normalise: true, Scale: 2.5}, group: 64},
-	{name: "glm-5.2 with its indexer, 24 layers", layers: 24, hidden: 6144, inner: 2048, shared: 2048, heads: 64, dim: 192, rot: 64, query: 2048, indexers: 32, indexDim: 128, kept: 2048, rank: 512, vocab: 154880, router: canon.RouterSpec{Score: canon.ScoreSigmoid, Experts: 256, TopK: 8, Normalise: true, Scale: 2.5}, group: 64},
+	{name: "glm-5.2 with its indexer, 16 layers", layers: 16, hidden: 6144, inner: 2048, shared: 2048, heads: 64, dim: 192, rot: 64, query: 2048, indexers: 32, indexDim: 128, kept: 2048, rank: 512, vocab: 154880, router: canon.RouterSpec{Score: canon.ScoreSigmoid, Experts: 256, TopK: 8, Normalise: true, Scale: 2.5}, group: 64},
 }
 
 // bytes that a step of one row reads: weights of a layer, and of the head.
