@@ -101,4 +101,5 @@ static inline uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t s) {
   return v;
 }
 static inline void touch(float) {}
+static inline uint16_t half_of(float x) { return canon_to_f16(x); }
 static inline float2 halves(uint32_t v) { return {canon_from_f16((uint16_t)v), canon_from_f16((uint16_t)(v >> 16))}; }

@@ -73,7 +73,6 @@ template <int DIM> __device__ __forceinline__ float *attend_part(const covey_att
 __device__ __forceinline__ uint32_t attend_word(uint32_t codes) { return codes ^ 0x7f7f7f7fu; }
 
 static __device__ __noinline__ float2 attend_exp(float x, float y) { return make_float2(canon_expf(x), canon_expf(y)); }
-static __device__ __noinline__ uint32_t attend_half_of(float x) { return canon_to_f16(x); }
 
 struct attend_codes { uint2 codes; float scale; int32_t sum; };
 template <int GROUP> __device__ __noinline__ attend_codes attend_quantise(float4 a, float4 b, int lane) {
@@ -151,23 +150,29 @@ template <int DIM> __device__ __forceinline__ void attend_heads(const covey_atte
     return;
   }
   const bool stores = u.head == u.kv_head * a.group;
-  const int place = z.pos % 64, step = which == 1 ? 64 : 1;  // key_at and value_at: channels are `step` apart
-  uint16_t *to = (uint16_t *)page + u.kv_head * DIM * 64 + (which == 1 ? place : (f.kv.heads * 64 + place) * DIM) + lane * step;
+  const int place = (u.to - 1) % 64, step = which == 1 ? 64 : 1;   // key_at and value_at: channels are `step` apart
+  uint16_t bits[n];
   bool over = false;
   #pragma unroll
-  for (int i = 0; i < n; i++) {
-    const uint16_t bits = attend_half_of(v[i]);
-    shared_place at = base + a.at.fresh + (lane + i * 32) * 2;
-    if (which == 1) {                         // pieces of keys are half the channels of a page
-      const attend_place its = stage.later((u.to - 1) / 64 + (i < n / 2 ? 0 : 4), a.at.stages);
-      barrier_wait(base + a.at.bars + COVEY_ATTEND_SLOTS * 32 + its.at * 8, its.parity);
-      at = base + a.at.room + its.at * (64 * DIM) + ((lane + i * 32) % (DIM / 2) * 64 + (u.to - 1) % 64) * 2;
+  for (int i = 0; i < n; i++) { bits[i] = half_of(v[i]); over |= (bits[i] & 0x7fff) >= 0x7c00; }
+  if (which == 1) {
+    #pragma unroll
+    for (int part = 0; part < 2; part++) {    // pieces of keys are half the channels of a page
+      const attend_place its = stage.later((u.to - 1) / 64 + part * 4, a.at.stages);
+      uint16_t *key = (uint16_t *)shared_pointer(base + a.at.room + its.at * (64 * DIM)) + lane * 64 + place;
+      barrier_wait(attend_bars(base + a.at.bars).full + its.at * 8, its.parity);
+      #pragma unroll
+      for (int i = 0; i < n / 2; i++) key[i * 32 * 64] = bits[part * (n / 2) + i];
     }
-    *(uint16_t *)shared_pointer(at) = bits;
-    if (stores) to[i * 32 * step] = bits;
-    over |= (bits & 0x7fff) >= 0x7c00;
+  } else {
+    #pragma unroll
+    for (int i = 0; i < n; i++) ((uint16_t *)shared_pointer(base + a.at.fresh))[lane + i * 32] = bits[i];
   }
-  if (stores && over) fault(p, 0, 0, CANON_FAULT_KV, f.label);
+  if (!stores) return;
+  uint16_t *to = (uint16_t *)page + u.kv_head * DIM * 64 + (which == 1 ? place : (f.kv.heads * 64 + place) * DIM) + lane * step;
+  #pragma unroll
+  for (int i = 0; i < n; i++) to[i * 32 * step] = bits[i];
+  if (over) fault(p, 0, 0, CANON_FAULT_KV, f.label);
 }
 
 // A thread has two keys, or two channels, since shared memory delivers no more than 32 numbers a cycle to all warps together, also where all

@@ -151,6 +151,13 @@ __device__ __forceinline__ float2 halves(uint32_t v) {
   return f;
 }
 
+// canon_to_f16 in four instructions.
+__device__ __forceinline__ uint16_t half_of(float x) {
+  uint16_t h;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+  return x == x ? h : (uint16_t)((__float_as_uint(x) >> 16 & 0x8000u) | 0x7e00u);
+}
+
 // Two numbers of e4m3.
 __device__ __forceinline__ float2 e4m3s(uint32_t v) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
