@@ -9,11 +9,12 @@
 //     blocks from the last on take a unit of attention each: one block of 256 positions, one key/value head and some of its
 //     query heads. A unit norms and turns its queries, and the new key and value, for itself; whoever has the first query heads
 //     stores those two. Keys, then values, pass through stages, which lie where slots were.
-//   - A unit hands its sums (o, m, l of rule 6) to the one warp that folds the head: what that warp has read it makes unset
-//     again. It hands on codes (rule 1), which every block reads for its output tiles.
+//   - A unit hands its sums (o, m, l of rule 6) to the threads that fold the head, a channel each: what they have read they make
+//     unset again. Codes (rule 1) go on, which every block reads for its output tiles.
 //   - A slot is always the same warp's: a wait by parity cannot tell a phase from the one two before.
-//   - Code that runs once a launch takes as long as it takes to fetch, so what is used twice is a function, and what the host knows
-//     is an argument.
+//   - Code that runs once a launch takes as long as it takes to fetch, and must lie in the instruction cache (128 kB) beside that of
+//     the launches before and behind: only loops over keys and values know how many heads there are, loops are rolled where
+//     nothing waits for them, what is used twice is a function, what the host knows is an argument.
 //   - The halves of `exchange` alternate; each launch clears the half of the one before.
 #include "attend_row.cuh"
 
