@@ -118,6 +118,8 @@ static int32_t float_variant(const canon_matrix *m) {
 enum { TILE_SMALL, TILE_ONE, TILE_FOUR, TILE_MANY };
 static const struct { int32_t outs, rows, stages, threads; } float_tiles[] = {{4, 4, 8, 128}, {32, 1, 8, 256}, {32, 4, 5, 256}, {32, 16, 4, 256}};
 static int64_t float_memory(int32_t tile, const canon_matrix *m) { return 128 * float_tiles[tile].stages * (float_tiles[tile].outs * (int64_t)covey_form_bytes(m->form) + float_tiles[tile].rows * 4); }
+// The tile of one row is the deepest; where a block has no memory for it, that of four rows takes its place.
+static int32_t tile_within(int32_t tile, const canon_matrix *m, const covey_place *d) { return tile == TILE_ONE && float_memory(tile, m) > d->shared ? TILE_FOUR : tile; }
 // Rows of a matrix begin at multiples of 16 bytes.
 static int float_aligned(const canon_matrix *m) { return (int64_t)m->cols * covey_form_bytes(m->form) % 16 == 0; }
 
@@ -131,6 +133,7 @@ covey_launch *covey_fast_product(const canon_op *op, const covey_bucket *b, cons
     if (!float_aligned(&op->m) || op->src.stride % 4 || from % 4 || first % 4 || (uintptr_t)op->src.data % 16) return 0;
     int32_t outputs = op->m.rows / heads, wide = covey_ceil(outputs, 32) * heads * covey_ceil(rows, 16) * 2 >= d->multiprocessors;
     int32_t tile = !wide ? TILE_SMALL : rows == 1 ? TILE_ONE : rows <= 4 ? TILE_FOUR : TILE_MANY;
+    tile = tile_within(tile, &op->m, d);
     static const int32_t kernels[] = {COVEY_K_floats_small_f32, COVEY_K_floats_one_f32, COVEY_K_floats_four_f32, COVEY_K_floats_many_f32};
     at = put(at, kernels[tile] + form, op, covey_ceil(rows, float_tiles[tile].rows), covey_ceil(outputs, float_tiles[tile].outs), heads, float_tiles[tile].threads, float_memory(tile, &op->m));
     at[-1].more[0] = check;
@@ -191,6 +194,7 @@ covey_launch *covey_float_experts(const canon_op *op, const covey_bucket *b, con
   if (!(d->fast & COVEY_FAST_EXPERTS) || v < 0 || float_variant(&r->up) != v || float_variant(&r->down) != v) return 0;
   if (!float_aligned(&r->gate) || !float_aligned(&r->down) || op->src.stride % 4 || r->gate.rows % 4 || (uintptr_t)op->src.data % 16) return 0;
   int32_t items = at_most(experts, rows * k), tile = rows == 1 ? TILE_ONE : rows * k <= 4 * experts ? TILE_FOUR : TILE_MANY;
+  tile = tile_within(tile, &r->gate, d);
   int32_t blocks = at_most(covey_ceil(rows, float_tiles[tile].rows), MOST_ROW_BLOCKS), outs = float_tiles[tile].outs;
   static const int32_t up[] = {0, COVEY_K_float_up_one_f32, COVEY_K_float_up_four_f32, COVEY_K_float_up_many_f32};
   static const int32_t down[] = {0, COVEY_K_float_down_one_f32, COVEY_K_float_down_four_f32, COVEY_K_float_down_many_f32};

@@ -357,7 +357,7 @@ func TestOtherDevicesEqualTheCPU(t *testing.T) {
 			t.Setenv("COVEY_FAKE_CAPABILITY", capability)
 			for _, group := range []int{64, 128} {
 				g := newRig(t, canon.Limits{Pages: 1})
-				q, k, y, z, out := g.input(256, false), g.input(128, false), g.p.Buffer(256), g.p.Buffer(256), g.p.Buffer(48)
+				q, k, y, z, out, wide := g.input(256, false), g.input(128, false), g.p.Buffer(256), g.p.Buffer(256), g.p.Buffer(48), g.p.Buffer(96)
 				kv := must(g.arena.NewKV(canon.KVSpec{Layers: 1, Heads: 1, Dim: 128, Pages: 1, Form: canon.F16}))
 				g.p.Clamp(k, -3, 3)
 				g.p.KVAppend(kv, 0, k, k)
@@ -365,7 +365,8 @@ func TestOtherDevicesEqualTheCPU(t *testing.T) {
 				part := func(rows, cols int) canon.Source { return g.weight(canon.Int8, rows, cols, group, canon.F16) }
 				g.p.FFN(z, q, must(g.arena.PackRecord(part(144, 256), part(144, 256), part(256, 144))))
 				g.p.MatMul(out, z, must(g.arena.Pack(part(48, 256))), nil)
-				g.keep(y, z, out)
+				g.p.MatMul(wide, q, must(g.arena.Pack(g.weight(canon.F32, 96, 256, 0, 0))), nil)
+				g.keep(y, z, out, wide)
 				g.same(g.step(0, 1, 1), g.step(1, 3, 1), g.step(4, rigRows, 1))
 			}
 			for _, c := range shapes {
