@@ -64,13 +64,17 @@ var rowShapes = []shape{
 	{name: "units of four", kvHeads: 2, group: 32, scale: canon.BF16, kv: canon.F16, dim: 64, rot: 48, hidden: 96, headNorm: true},
 	{name: "units of two, window and sinks", kvHeads: 4, group: 64, scale: canon.F16, kv: canon.F16, dim: 64, rot: 64, hidden: 136, window: 300, sinks: true, headNorm: true, late: true, plusOne: true},
 	{name: "units of one, wide heads", kvHeads: 8, group: 128, scale: canon.BF16, kv: canon.F16, dim: 128, rot: 32, hidden: 72},
+	{name: "more groups of codes than threads", heads: 160, kvHeads: 8, group: 32, scale: canon.F16, kv: canon.F16, dim: 64, rot: 64, hidden: 64},
 	{name: "latent", group: 32, scale: canon.F16, kv: canon.F16, query: 72, rank: 64, dim: 96, rot: 16, hidden: 136},
 	{name: "latent and chosen", group: 32, scale: canon.BF16, kv: canon.F16, query: 64, rank: 64, dim: 32, rot: 16, hidden: 96, indexers: 4, indexDim: 16, kept: 300},
 	{name: "latent, values without codes", group: 128, scale: canon.BF16, kv: canon.F32, query: 128, rank: 128, dim: 32, rot: 64, hidden: 72},
 }
 
 func (c shape) row() shape {
-	c.form, c.layers, c.stored, c.records, c.vocab, c.heads, c.inner = canon.Int4, 1, 1, 2, 32, 8, 32
+	c.form, c.layers, c.stored, c.records, c.vocab, c.inner = canon.Int4, 1, 1, 2, 32, 32
+	if c.heads == 0 {
+		c.heads = 8
+	}
 	c.head, c.routerForm, c.router = canon.F32, canon.F32, canon.RouterSpec{Experts: 2, TopK: 1}
 	return c
 }

@@ -171,7 +171,7 @@ static __device__ __noinline__ float attend_total(shared_place part, int i, int 
 
 // What was attended, all heads, as codes into shared memory.
 __device__ __forceinline__ void attend_read_codes(const covey_attend &a, const attend_half &half, int8_t *q, covey_pair *pairs, int thread) {
-  const int vectors = a.heads.heads * a.heads.kv.dim / 16, few = 4;   // more than there are groups
+  const int vectors = a.heads.heads * a.heads.kv.dim / 16, few = 4;   // at least twice as many as there are groups
   #pragma unroll 1
   for (int i = thread; i < vectors; i += few * ATTEND_THREADS) {
     uint4 v[few];
@@ -192,6 +192,16 @@ __device__ __forceinline__ void attend_read_codes(const covey_attend &a, const a
     for (int j = 0; j < few; j++)
       if (i + j * ATTEND_THREADS < vectors) *(uint4 *)(q + (i + j * ATTEND_THREADS) * 16) = make_uint4(attend_word(v[j].x), attend_word(v[j].y), attend_word(v[j].z), attend_word(v[j].w));
     if (i < a.go) pairs[i] = covey_pair{__uint_as_float(pair.x), (int32_t)pair.y};
+  }
+  #pragma unroll 1
+  for (int i = thread + ATTEND_THREADS; i < a.go; i += ATTEND_THREADS) {   // of more groups than threads
+    uint2 pair;
+    uint32_t looks = 0;
+    do {
+      pair = look2((const uint32_t *)half.pairs + 2 * i);
+      if (++looks == MOST_LOOKS) __trap();
+    } while (pair.x == 0xffffffffu || pair.y == 0xffffffffu);
+    pairs[i] = covey_pair{__uint_as_float(pair.x), (int32_t)pair.y};
   }
 }
 
