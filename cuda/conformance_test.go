@@ -397,11 +397,12 @@ func TestAttentionEqualsTheCPU(t *testing.T) {
 // Few rows in blocks of 256 positions: more thread blocks than multiprocessors and fewer, with 8, 4, 2 and 1 query heads each.
 func TestAttentionOfSeveralRowsEqualsTheCPU(t *testing.T) {
 	for _, c := range []struct {
-		heads, kvHeads int
-		form           canon.Form
-	}{{8, 1, canon.F16}, {4, 1, canon.BF16}, {2, 1, canon.F16}, {1, 1, canon.F32}} {
-		t.Run(fmt.Sprintf("%d of %d, %v", c.heads, c.kvHeads, c.form), func(t *testing.T) {
-			const dim, pages = 32, 5
+		heads, kvHeads, dim int
+		form                canon.Form
+	}{{8, 1, 32, canon.F16}, {8, 1, 64, canon.F16}, {4, 1, 32, canon.BF16}, {2, 1, 32, canon.F16}, {1, 1, 32, canon.F32}} {
+		t.Run(fmt.Sprintf("%d of %d, %d wide, %v", c.heads, c.kvHeads, c.dim, c.form), func(t *testing.T) {
+			const pages = 5
+			dim := c.dim
 			g := newRig(t, canon.Limits{Pages: pages})
 			q, k, v, y := g.input(c.heads*dim, false), g.input(c.kvHeads*dim, false), g.input(c.kvHeads*dim, false), g.p.Buffer(c.heads*dim)
 			for _, b := range []*canon.Buffer{q, k, v} {

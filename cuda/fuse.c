@@ -450,11 +450,12 @@ static covey_launch *fuse(const canon_op *o, int32_t n, const covey_bucket *b, c
     const canon_op *next = norm + 1, *end = o + n;
     if (next + 1 < end && next->kind == CANON_OP_QUANTISE && same(&next->src, &norm->dst)) {
       f.group = next->i[0];
-      // A row normed in place stays as it is if the products are all that reads it.
+      // A row normed in place stays as it is if the products are all that reads it; logit rows may be brought to the host.
       const canon_op *behind = next + 1;
       while (behind < end && behind->kind == CANON_OP_MATMUL && same(&behind->src, &norm->dst)) behind++;
-      if ((d->fast & COVEY_FAST_ATTEND_ROW) && rows == 1 && !covey_is_read(behind, (int32_t)(end - behind), &norm->dst)) f.normed.data = 0;
-      if (f.normed.data != o->src.data && (to = row_products(next + 1, (int32_t)(end - next - 1), &f, b, d, &k, at))) {
+      covey_rows inside = f;
+      if ((d->fast & COVEY_FAST_ATTEND_ROW) && rows == 1 && !norm->dst.logits && !covey_is_read(behind, (int32_t)(end - behind), &norm->dst)) inside.normed.data = 0;
+      if (inside.normed.data != o->src.data && (to = row_products(next + 1, (int32_t)(end - next - 1), &inside, b, d, &k, at))) {
         *used = gather + 2 + k;
         return to;
       }

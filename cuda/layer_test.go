@@ -302,6 +302,35 @@ func TestLogitsOfFewerRowsThanAStepsEqualTheCPU(t *testing.T) {
 	g.same(g.step(0, 1, 1))
 }
 
+// A step of one row leaves out the normed row where the products of one launch are all that reads it: not where they become several
+// launches, nor where the row is brought to the host.
+func TestNormedRowsThatOthersReadEqualTheCPU(t *testing.T) {
+	const cols, outputs = 64, 24
+	weight := func(g *rig, form canon.Form) *canon.Matrix {
+		return must(g.arena.Pack(g.weight(form, outputs, cols, 32, canon.F16)))
+	}
+	t.Run("products of two forms", func(t *testing.T) {
+		g := newRig(t, canon.Limits{Pages: 1})
+		x, h, a, b := g.input(cols, true), g.p.Buffer(cols), g.p.Buffer(outputs), g.p.Buffer(outputs)
+		lastA, lastB := g.p.LogitBuffer(outputs), g.p.LogitBuffer(outputs)
+		g.p.RMSNorm(h, x, g.normals(cols, 1), 1e-6, false)
+		g.p.MatMulN(h, canon.Product{Dst: a, M: weight(g, canon.Int4)}, canon.Product{Dst: b, M: weight(g, canon.Int8)})
+		g.p.GatherRows(lastA, a)
+		g.p.GatherRows(lastB, b)
+		g.keep(lastA, lastB)
+		g.same(g.step(0, 1, 1), g.step(1, 1, 1))
+	})
+	t.Run("logit rows", func(t *testing.T) {
+		g := newRig(t, canon.Limits{Pages: 1})
+		x, last, out := g.input(cols, true), g.p.LogitBuffer(cols), g.p.LogitBuffer(outputs)
+		g.p.GatherRows(last, x)
+		g.p.RMSNorm(last, last, g.normals(cols, 1), 1e-6, false)
+		g.p.MatMul(out, last, weight(g, canon.Int4), nil)
+		g.keep(last, out)
+		g.same(g.step(0, 1, 1), g.step(1, 1, 1))
+	})
+}
+
 // headOfOneRow is the kernel of a small shape's head: fewer outputs a block where there are more multiprocessors than blocks.
 func headOfOneRow() string {
 	if realDevice() {
@@ -361,7 +390,8 @@ func TestOtherDevicesEqualTheCPU(t *testing.T) {
 			t.Setenv("COVEY_FAKE_CAPABILITY", capability)
 			for _, group := range []int{64, 128} {
 				g := newRig(t, canon.Limits{Pages: 1})
-				q, k, y, z, out, wide := g.input(256, false), g.input(128, false), g.p.Buffer(256), g.p.Buffer(256), g.p.Buffer(48), g.p.Buffer(96)
+				q, k, y, z, out := g.input(256, false), g.input(128, false), g.p.Buffer(256), g.p.Buffer(256), g.p.Buffer(48)
+				w, wide := g.p.Buffer(256), g.p.Buffer(48)
 				kv := must(g.arena.NewKV(canon.KVSpec{Layers: 1, Heads: 1, Dim: 128, Pages: 1, Form: canon.F16}))
 				g.p.Clamp(k, -3, 3)
 				g.p.KVAppend(kv, 0, k, k)
@@ -369,8 +399,10 @@ func TestOtherDevicesEqualTheCPU(t *testing.T) {
 				part := func(rows, cols int) canon.Source { return g.weight(canon.Int8, rows, cols, group, canon.F16) }
 				g.p.FFN(z, q, must(g.arena.PackRecord(part(144, 256), part(144, 256), part(256, 144))))
 				g.p.MatMul(out, z, must(g.arena.Pack(part(48, 256))), nil)
-				g.p.MatMul(wide, q, must(g.arena.Pack(g.weight(canon.F32, 96, 256, 0, 0))), nil)
-				g.keep(y, z, out, wide)
+				float := func(rows, cols int) canon.Source { return g.weight(canon.F32, rows, cols, 0, 0) }
+				g.p.FFN(w, q, must(g.arena.PackRecord(float(144, 256), float(144, 256), float(256, 144))))
+				g.p.MatMul(wide, w, must(g.arena.Pack(float(48, 256))), nil)
+				g.keep(y, z, out, w, wide)
 				g.same(g.step(0, 1, 1), g.step(1, 3, 1), g.step(4, rigRows, 1))
 			}
 			for _, c := range shapes {

@@ -353,7 +353,7 @@ func (l *loader) exchange(op *C.canon_op) error {
 	key := [6]C.int32_t{op.kind, op.i[0], op.i[1], op.routed.gate.rows, op.routed.gate.group, 0}
 	switch {
 	case op.kind == C.CANON_OP_ATTENTION:
-		key = [6]C.int32_t{op.kind, op.i[1], op.kv.heads, op.kv.dim}
+		key = [6]C.int32_t{op.kind, op.i[1], op.kv.heads, op.kv.dim, op.kv.single}
 	case op.shared_block != nil:
 		key[5] = op.shared.gate.rows
 	}

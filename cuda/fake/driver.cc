@@ -27,7 +27,8 @@ uint3_ threadIdx, blockIdx, blockDim, gridDim;
 unsigned char *emulated_dynamic;
 
 typedef void (*kernel)(covey_argument, const covey_program *, int32_t, int32_t);   // a kernel reads what it has of them
-enum { MOST_THREADS = 1024, STACK = 64 << 10, MOST_SHARED = 227 << 10 };
+// What a block has without asking is 48 KiB and counts what its kernel declares, at most 17 KiB where it also asks for some.
+enum { MOST_THREADS = 1024, STACK = 64 << 10, MOST_SHARED = 227 << 10, NEED_NO_ASKING = 31 << 10 };
 
 struct fiber { void *sp; int done, waits, polls; uint64_t barrier, exchange; };   // waits: for exchange `exchange` of its warp
 struct warp_state { uint64_t slots[2][32], exchanges; int lanes, arrived, done; };
@@ -301,7 +302,7 @@ API cuModuleGetFunction(function **f, void *, const char *name) {
     k = self ? dlsym(self, name) : 0;
   }
   if (!k) return NOT_FOUND;
-  *f = new function{(kernel)k, 48 << 10, context, ""};
+  *f = new function{(kernel)k, NEED_NO_ASKING, context, ""};
   snprintf((*f)->name, sizeof (*f)->name, "%s", name);
   return OK;
 }
