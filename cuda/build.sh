@@ -43,6 +43,9 @@ compile() { # source, targets, fatbin, stamp
 	mv "$3.new" "$3"
 	echo "$4" >"$3.for"
 }
+for fatbin in "$fatbins"/*.fatbin; do # of sources that are gone: the program would load their kernels too
+	[ -e "$here/kernels/$(basename "$fatbin" .fatbin).cu" ] || rm -f "$fatbin" "$fatbin.for"
+done
 jobs=()
 for source in ${SOURCES:-"$here"/kernels/*.cu}; do
 	fatbin=$fatbins/$(basename "$source" .cu).fatbin
