@@ -52,7 +52,7 @@ template <class K> static void time_kernel(const char *name, K kernel, int threa
       canon_op o = b.op;
       o.m.codes = b.all + b.bytes * (i % b.copies);
       cudaLaunchConfig_t c = {};
-      c.gridDim = memory ? dim3(covey_ceil(rows, block_rows), covey_ceil(b.outs, block_outs)) : dim3(covey_ceil(b.outs, block_outs), covey_ceil(rows, block_rows)); c.blockDim = dim3(threads); c.stream = s; c.dynamicSmemBytes = memory;
+      c.gridDim = dim3(covey_ceil(rows, block_rows), covey_ceil(b.outs, block_outs)); c.blockDim = dim3(threads); c.stream = s; c.dynamicSmemBytes = memory;
       cudaLaunchAttribute at[1];
       at[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
       at[0].val.programmaticStreamSerializationAllowed = 1;
@@ -73,10 +73,10 @@ template <class K> static void time_kernel(const char *name, K kernel, int threa
            a.numRegs, blocks, bad, checked, us, b.bytes / us / 1e3, b.bytes / us / 1e3 / b.probe * 100, 1.0 * b.outs * b.cols * rows / us / 1e6);
   }
 }
-template <int FORM, int OUTS, int ROWS, int OUT_WARPS, int STAGES, int RESIDENT = 1, int WARPS = 8, int UNROLL = 4> static void time_tile(float_bench &b, std::initializer_list<int> rows) {
-  using T = float_tile<FORM, OUTS, ROWS, WARPS, OUT_WARPS, STAGES, UNROLL>;
+template <int FORM, int OUTS, int ROWS, int OUT_WARPS, int STAGES, int RESIDENT = 1, int WARPS = 8> static void time_tile(float_bench &b, std::initializer_list<int> rows) {
+  using T = float_tile<FORM, OUTS, ROWS, WARPS, OUT_WARPS, STAGES>;
   char name[64];
-  snprintf(name, sizeof name, "%dx%d w%d/%d s%d u%d", OUTS, ROWS, OUT_WARPS, WARPS, STAGES, UNROLL);
+  snprintf(name, sizeof name, "%dx%d w%d/%d s%d", OUTS, ROWS, OUT_WARPS, WARPS, STAGES);
   if constexpr (RESIDENT == 1) time_kernel(name, tile_kernel<FORM, T>, T::threads, T::memory, T::block_outs, T::block_rows, b, rows);
   else time_kernel(name, tile_kernel2<FORM, T>, T::threads, T::memory, T::block_outs, T::block_rows, b, rows);
 }
@@ -183,26 +183,21 @@ template <int FORM> static void all_tiles(int outs, int cols, int most, double p
     time_tile<FORM, 1, 4, 4, 8, 1, 4>(b, {4, 16, 64});
     time_tile<FORM, 4, 4, 8, 5, 2>(b, {4, 16, 64, 512});
     time_tile<FORM, 8, 8, 4, 4, 2>(b, {64, 512});
-    time_kernel("lane8", lane8_kernel<FORM>, 64, 0, 2, 8, b, {4, 16, 64});
     done(b);
     return;
   }
   time_tile<FORM, 4, 1, 8, 8, 2>(b, {1});
   time_tile<FORM, 4, 1, 8, 10, 2>(b, {1});
   time_tile<FORM, 4, 4, 8, 5, 2>(b, {4});
-  time_tile<FORM, 4, 4, 8, 5, 2, 8, 2>(b, {4});
   time_tile<FORM, 4, 4, 8, 8, 2>(b, {4});
   time_tile<FORM, 2, 4, 8, 8, 2>(b, {4});
   time_tile<FORM, 8, 4, 8, 4, 2>(b, {4});
   time_tile<FORM, 8, 8, 8, 4, 2>(b, {8});
   time_tile<FORM, 8, 8, 4, 4, 2>(b, {8, 16, 64});
-  time_tile<FORM, 8, 8, 4, 4, 2, 8, 1>(b, {8, 16, 64});
-  time_tile<FORM, 8, 8, 4, 4, 2, 8, 2>(b, {8, 16, 64});
-  time_tile<FORM, 8, 8, 4, 4, 1, 16, 1>(b, {16, 32, 64});
+  time_tile<FORM, 8, 8, 4, 4, 1, 16>(b, {16, 32, 64});
   if (!head) {
-    time_tile<FORM, 8, 16, 4, 4, 1, 8, 1>(b, {32, 512});
-    time_tile<FORM, 8, 16, 4, 4, 1, 8, 2>(b, {32, 512});
-    time_tile<FORM, 8, 8, 4, 4, 2, 8, 1>(b, {512});
+    time_tile<FORM, 8, 16, 4, 4>(b, {32, 512});
+    time_tile<FORM, 8, 8, 4, 4, 2>(b, {512});
   }
   done(b);
 }
