@@ -168,7 +168,7 @@ type device struct {
 	overlap   C.int32_t                 // 1: kernels may start before the one before has ended
 	granted   [C.COVEY_KERNEL_COUNT]int // bytes of shared memory asked for
 	modules   []cu.Module
-	found     int // the module of the last kernel that was looked for
+	found     int // the module of the last kernel that was found
 }
 
 // Backend is one device, or one and others that hold a share of the experts (spread.go), with their contexts, kernels and

@@ -2,9 +2,10 @@
 
 // Fast kernels: where they apply, and which neighbouring operations become one launch. A step of few rows is bound by the time
 // that a launch takes to begin and to end, so there norm, quantisation and the products of one input are one launch, and so are
-// the norms, rotation and cache of heads; a Mixture-of-Experts layer of one row is one from its norm to its residual. Buffers
-// hold what the operations leave in them, with two exceptions: what one row's layer has between its norm and its output, and
-// codes of rows that are quantised inside a product.
+// the norms, rotation and cache of heads; of one row the attention half of a layer is one from its norm to its residual (latent
+// attention: latent.c), and so is a Mixture-of-Experts layer. Buffers hold what the operations leave in them, with these exceptions:
+// what launches of one row have between their operations, where nothing behind reads it and no buffer but logits goes to the host
+// (place of schedule.go), and codes of rows that are quantised inside a product.
 #include <string.h>
 #include "launches.h"
 #include "kernels/experts.h"

@@ -71,8 +71,8 @@ typedef struct {
 enum { COVEY_OP_DRAW = 1000 };
 
 const char *covey_kernel_name(int32_t kernel);
-// The family of a fast kernel; a device has all of a family or uses none of it. Those of COVEY_FAST_BULK have bulk copies and trap in
-// code made for less than compute_90.
+// The family of a fast kernel; a device has all of a family or uses none of it. Those of COVEY_FAST_BULK have bulk copies: in code made
+// for less than compute_90 the blocks of attention trap, and the others are not there (build.sh).
 enum { COVEY_FAST_PRODUCTS = 1, COVEY_FAST_EXPERTS = 2, COVEY_FAST_ATTENTION = 4, COVEY_FAST_ROW = 8, COVEY_FAST_ATTEND_ROW = 16, COVEY_FAST_FEW = 32, COVEY_FAST_BLOCKS = 64,
        COVEY_FAST_BULK = COVEY_FAST_BLOCKS | COVEY_FAST_ROW | COVEY_FAST_ATTEND_ROW | COVEY_FAST_FEW };
 int32_t covey_kernel_family(int32_t kernel);
