@@ -64,7 +64,7 @@ var rowShapes = []shape{
 	{name: "units of four", kvHeads: 2, group: 32, scale: canon.BF16, kv: canon.F16, dim: 64, rot: 48, hidden: 96, headNorm: true},
 	{name: "units of two, window and sinks", kvHeads: 4, group: 64, scale: canon.F16, kv: canon.F16, dim: 64, rot: 64, hidden: 136, window: 300, sinks: true, headNorm: true, late: true, plusOne: true},
 	{name: "units of one, wide heads", kvHeads: 8, group: 128, scale: canon.BF16, kv: canon.F16, dim: 128, rot: 32, hidden: 72},
-	{name: "more groups of codes than threads", heads: 160, kvHeads: 8, group: 32, scale: canon.F16, kv: canon.F16, dim: 64, rot: 64, hidden: 64},
+	{name: "more groups of codes than threads", heads: 132, kvHeads: 1, group: 32, scale: canon.F16, kv: canon.F16, dim: 64, rot: 64, hidden: 64, window: 40},
 	{name: "latent", group: 32, scale: canon.F16, kv: canon.F16, query: 72, rank: 64, dim: 96, rot: 16, hidden: 136},
 	{name: "latent and chosen", group: 32, scale: canon.BF16, kv: canon.F16, query: 64, rank: 64, dim: 32, rot: 16, hidden: 96, indexers: 4, indexDim: 16, kept: 300},
 	{name: "latent, values without codes", group: 128, scale: canon.BF16, kv: canon.F32, query: 128, rank: 128, dim: 32, rot: 64, hidden: 72},

@@ -3,7 +3,7 @@
 // everything else is arranged so that the memory is asked early:
 //
 //   - One block a multiprocessor, of so little shared memory that it may stand beside a block of the launch before or behind.
-//     One thread copies weights of queries, keys and values into slots before the launch before has ended, and asks the second-level
+//     One warp copies weights of queries, keys and values into slots before the launch before has ended, and asks the second-level
 //     cache for the output product's weights and for the pages that its block will attend, which earlier steps wrote.
 //   - ATTEND_WARPS warps multiply. Outputs of the products go to all blocks through words that are their own flags (ptx.cuh);
 //     blocks from the last on take a unit of attention each: one block of 256 positions, one key/value head and some of its
@@ -92,7 +92,7 @@ template <class F> __device__ __forceinline__ void attend_read_row(const covey_a
   #pragma unroll 1
   for (int i = thread * 4; i < n; i += ATTEND_THREADS * 4) copy16(xs + i, a.x + i);
   #pragma unroll 1
-  for (int i = n + thread; i % COVEY_ATTEND_ROW != 0 && i < n + COVEY_ATTEND_ROW; i += ATTEND_THREADS) xs[i] = 0;
+  for (int i = n + thread; i < covey_ceil(n, COVEY_ATTEND_ROW) * COVEY_ATTEND_ROW; i += ATTEND_THREADS) xs[i] = 0;
   copies_commit();
   copies_wait<0>();
   warps_sync(1, ATTEND_THREADS);

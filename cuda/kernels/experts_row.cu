@@ -97,10 +97,10 @@ template <class F> __device__ __forceinline__ void moe_produce(const covey_moe &
   #pragma unroll 1
   for (int r = 0; r < moe_rows(s); r++) {      // rows of the router: several slots of the fresh ring each, the last are full with the first
     if (me == 0) {
+      #pragma unroll 1
+      for (int i = 1; i < s.row_slots; i++) barrier_expect(bars(FULL_BAR + at + i), 0);   // before a reader of the row can free them
       barrier_expect(bars(FULL_BAR + at), s.row_bytes);
       bulk_load(ring + at * slot_bytes, (const uint8_t *)m.router + (int64_t)(blockIdx.x + r * gridDim.x) * s.row_bytes, s.row_bytes, bars(FULL_BAR + at), policy);
-      #pragma unroll 1
-      for (int i = 1; i < s.row_slots; i++) barrier_expect(bars(FULL_BAR + at + i), 0);
     }
     pass(s.row_slots);
   }

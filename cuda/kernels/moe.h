@@ -2,8 +2,9 @@
 #pragma once
 #include "layout.h"
 
-enum { COVEY_MOE_PARTS = 3, COVEY_MOE_ENTRIES = 17, COVEY_MOE_SLOTS = 96, COVEY_MOE_WARPS = 8, COVEY_ROUTE_FLOATS = 4 * 512 + 64, COVEY_MOE_COPIES = 8, COVEY_MOE_HALF = (228 << 10) / 2 - 1024 };   // memory of router.cuh; copies of the logits: blocks that look at the same words get in one another's way; memory of a
-// block beside which another stands
+// COPIES: of the logits, since blocks that look at the same words get in one another's way. ROUTE_FLOATS: memory of router.cuh. HALF:
+// memory of a block beside which another stands.
+enum { COVEY_MOE_PARTS = 3, COVEY_MOE_ENTRIES = 17, COVEY_MOE_SLOTS = 96, COVEY_MOE_WARPS = 8, COVEY_MOE_COPIES = 8, COVEY_ROUTE_FLOATS = 4 * 512 + 64, COVEY_MOE_HALF = (228 << 10) / 2 - 1024 };
 
 // What lies at the start of a block's shared memory: the entries (the shared expert first, then the chosen ones that are here) and
 // sums of theirs; barriers of the ring, of the sums, of the row, of the choice and of the codes of each entry's inner values.

@@ -135,8 +135,9 @@ __device__ __forceinline__ bool is_unset(float v) { return __float_as_int(v) == 
 
 // ---- launches that overlap the end of the one before -------------------------------------------------------------------
 //
-// A kernel that may start early reads nothing but weights before wait_for_previous, and afterwards reads what earlier launches
-// of the step wrote through the second-level cache only (__ldcg): the first-level cache may hold lines from before.
+// A kernel that may start early reads before wait_for_previous only what no launch that may still run writes: weights, the step's own
+// numbers, what earlier steps left in caches; angles where their launch is known to have ended. Afterwards it reads what earlier
+// launches of the step wrote through the second-level cache (__ldcg), so that no line of the first-level cache from before is in its way.
 
 __device__ __forceinline__ void wait_for_previous() { COVEY_OVERLAP("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void let_next_start() { COVEY_OVERLAP("griddepcontrol.launch_dependents;" ::: "memory"); }
