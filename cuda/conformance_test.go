@@ -394,6 +394,43 @@ func TestAttentionEqualsTheCPU(t *testing.T) {
 	}
 }
 
+// A page that is cleared is clear in all layers, and no other page is.
+func TestAClearedPageEqualsTheCPU(t *testing.T) {
+	const heads, dim, layers, pages, cleared = 2, 32, 3, 4, 3
+	g := newRig(t, canon.Limits{Pages: pages})
+	kv := must(g.arena.NewKV(canon.KVSpec{Layers: layers, Heads: 1, Dim: dim, Pages: pages, Form: canon.F16}))
+	for l := range layers {
+		q, k, y := g.input(heads*dim, false), g.input(dim, false), g.p.Buffer(heads*dim)
+		g.p.Clamp(k, -3, 3)
+		g.p.KVAppend(kv, l, k, k)
+		g.p.Attention(y, q, kv, l, canon.AttentionSpec{Heads: heads})
+		g.keep(y)
+	}
+	if err := g.p.Build(); err != nil {
+		t.Fatal(err)
+	}
+	outcomes := func(r canon.Runner) (out []string) {
+		for _, s := range []*canon.Step{g.step(0, 20, pages), g.step(64, 20, pages), g.step(84, 1, pages)} {
+			if s.Positions[0] == 84 { // the step before left keys in page 2, the first one in page 3
+				if err := r.Zero(kv, cleared); err != nil {
+					t.Fatal(err)
+				}
+			}
+			g.clobber(len(s.Tokens))
+			out = append(out, g.outcome(s, r.Run(s)))
+		}
+		return out
+	}
+	want := outcomes(must(canon.CPU.Load(g.p)))
+	device := must(open(t, Options{}).Load(g.p))
+	if got := outcomes(device); !slices.Equal(got, want) {
+		t.Error("outcomes of device and CPU differ")
+	}
+	if err := device.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Few rows in blocks of 256 positions: more thread blocks than multiprocessors and fewer, with 8, 4, 2 and 1 query heads each.
 func TestAttentionOfSeveralRowsEqualsTheCPU(t *testing.T) {
 	for _, c := range []struct {
