@@ -296,7 +296,7 @@ static int32_t match_attend_row(const canon_op *o, int32_t n, const covey_bucket
   if (n < 12 || !(d->fast & COVEY_FAST_ATTEND_ROW) || b->rows != 1 || o[0].dst.logits || o[1].kind != CANON_OP_QUANTISE) return 0;
   int32_t v = variant(&o[2].m), scales = o[2].m.scale_form, k;
   if (v < 0 || v > 2 || scales == CANON_F32 || !o[0].vec || o[0].src.width % 8) return 0;
-  *a = (covey_attend){.hidden = o[0].src.width, .x = o[0].src.data, .norm = o[0].vec, .eps = o[0].f[0], .plus_one = o[0].i[1], .scale_form = scales};
+  *a = (covey_attend){.hidden = o[0].src.width, .x = o[0].src.data, .norm = o[0].vec, .eps = o[0].f[0], .plus_one = o[0].i[1]};
   if (!(k = match_heads(o + 5, n - 5, &a->heads)) || 5 + k + 4 > n) return 0;
   const covey_heads *h = &a->heads;
   const canon_buffer *parts[3] = {&h->q, &h->k, &h->v};

@@ -92,7 +92,7 @@ void run(const shape &s, double probe) {
   CHECK(cudaMemcpy(dp, &p, sizeof p, cudaMemcpyHostToDevice));
   covey_attend a;
   memset(&a, 0, sizeof a);
-  a.hidden = H; a.x = device(x); a.norm = device(norm); a.eps = a.heads.eps = 1e-6f; a.scale_form = CANON_F16; a.scale = canon_float(0x3db504f3u); a.y = device<float>(H);
+  a.hidden = H; a.x = device(x); a.norm = device(norm); a.eps = a.heads.eps = 1e-6f; a.scale = canon_float(0x3db504f3u); a.y = device<float>(H);
   a.heads.heads = s.heads; a.heads.rot = D; a.heads.q_norm = device(head_norms); a.heads.k_norm = a.heads.q_norm + D;
   a.heads.kv.data = (uint8_t *)kv; a.heads.kv.form = CANON_F16; a.heads.kv.layers = s.layers; a.heads.kv.heads = s.kv; a.heads.kv.dim = D; a.heads.kv.pages = PAGES;
   a.blocks = POSITIONS / CANON_BLOCK;

@@ -87,7 +87,7 @@ void bench_layers(double probe) {
 
   covey_attend a;
   memset(&a, 0, sizeof a);
-  a.hidden = HIDDEN; a.x = row; a.norm = dnorm; a.eps = a.heads.eps = 1e-6f; a.scale_form = CANON_F16; a.scale = canon_float(0x3db504f3u); a.y = middle;
+  a.hidden = HIDDEN; a.x = row; a.norm = dnorm; a.eps = a.heads.eps = 1e-6f; a.scale = canon_float(0x3db504f3u); a.y = middle;
   a.heads.heads = HEADS; a.heads.rot = DIM; a.heads.q_norm = device(head_norms); a.heads.k_norm = a.heads.q_norm + DIM;
   a.heads.kv.data = device<uint8_t>((size_t)PAGES * LAYERS * KV * DIM * 256); a.heads.kv.form = CANON_F16; a.heads.kv.layers = LAYERS; a.heads.kv.heads = KV; a.heads.kv.dim = DIM; a.heads.kv.pages = PAGES;
   a.blocks = covey_ceil(POSITION + 1, CANON_BLOCK);

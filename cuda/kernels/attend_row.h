@@ -13,8 +13,7 @@ typedef struct {
   const float *norm;                     // [hidden]
   float eps;
   int32_t plus_one;
-  int32_t scale_form;                    // of all four weights, which are tiled int4 of one group
-  const uint8_t *weights[3], *output;    // of queries, keys and values [heads * dim, hidden] and so on; [hidden, heads * dim]
+  const uint8_t *weights[3], *output;    // of queries, keys and values [heads * dim, hidden] and so on; [hidden, heads * dim]; tiled int4, alike
   const float *bias[3], *output_bias;    // or null
   covey_heads heads;                     // norms, rotation and cache; its buffers are not used
   float scale;

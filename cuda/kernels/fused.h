@@ -20,7 +20,6 @@ typedef struct {
   float eps;
   int32_t plus_one, made, group;       // made: of the codes, as above; group of the quantisation, 0 = none
   int32_t logits, gather;              // rows are the step's logit rows; src's are taken by p->step.logit_row
-  int32_t check;                       // label + 1 of a fault for values that are not finite; 0 = not looked at
   int32_t parts, first[COVEY_PARTS];   // first block of each part; first tile in product_row.cu
   covey_part part[COVEY_PARTS];
 } covey_rows;

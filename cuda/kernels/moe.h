@@ -8,7 +8,7 @@ enum { COVEY_MOE_PARTS = 3, COVEY_MOE_ENTRIES = 17, COVEY_MOE_SLOTS = 96, COVEY_
 
 // What lies at the start of a block's shared memory: the entries (the shared expert first, then the chosen ones that are here) and
 // sums of theirs; barriers of the ring, of the sums, of the row, of the choice and of the codes of each entry's inner values.
-typedef struct { const uint8_t *record; float weight; int32_t unused; } covey_moe_entry;
+typedef struct { const uint8_t *record; float weight; } covey_moe_entry;
 typedef struct {
   float tots[COVEY_MOE_ENTRIES][16];     // read by fours: at a multiple of 16 bytes
   covey_moe_entry entries[COVEY_MOE_ENTRIES];
