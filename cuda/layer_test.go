@@ -271,6 +271,18 @@ func TestOneRowOfAttentionEqualsTheCPU(t *testing.T) {
 	}
 }
 
+// A fold takes the factors of 32 blocks at once: the last position of 32 blocks, the first ones of the next, and one block more.
+func TestOneRowBeyondThirtyTwoBlocksEqualsTheCPU(t *testing.T) {
+	const pages = 133
+	g := newRig(t, canon.Limits{Pages: pages})
+	rowShapes[0].row().build(g)
+	var steps []*canon.Step
+	for _, at := range []struct{ first, rows int }{{0, 5}, {5000, 4}, {8191, 1}, {8192, 1}, {8193, 1}, {8448, 1}} {
+		steps = append(steps, g.step(at.first, at.rows, pages))
+	}
+	g.same(steps...)
+}
+
 // Heads of one row: short and several stretches of a matrix's rows, a last tile that is not whole, values that are not finite.
 func TestOneRowByALargeMatrixEqualsTheCPU(t *testing.T) {
 	for _, c := range []struct {
