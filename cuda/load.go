@@ -54,7 +54,7 @@ func (l *loader) run(places [][]int) ([]C.canon_op, error) {
 		return nil, err
 	}
 	for _, block := range l.image.Buffers {
-		at, err := l.memory.take("activations", block.Size)
+		at, err := l.memory.zeroed("activations", block.Size)
 		if err != nil {
 			return nil, err
 		}
@@ -62,11 +62,8 @@ func (l *loader) run(places [][]int) ([]C.canon_op, error) {
 	}
 	for _, kv := range l.image.Caches {
 		block := kv.Block()
-		at, err := l.memory.take("KV cache", block.Size)
+		at, err := l.memory.zeroed("KV cache", block.Size)
 		if err != nil {
-			return nil, err
-		}
-		if err := call("cuMemsetD8", func() error { return cu.MemsetD8(cu.DevicePtr(at), 0, block.Size) }); err != nil {
 			return nil, err
 		}
 		l.caches = append(l.caches, mirror{block, at})

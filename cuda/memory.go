@@ -58,6 +58,19 @@ func (m *memory) take(line string, n int64) (C.CUdeviceptr, error) {
 	return C.CUdeviceptr(p), nil
 }
 
+// zeroed is take with zeros in it: what is copied to the host or to another device is all rows of a bucket, of which a step may
+// write fewer.
+func (m *memory) zeroed(line string, n int64) (C.CUdeviceptr, error) {
+	at, err := m.take(line, n)
+	if err != nil || n == 0 {
+		return at, err
+	}
+	if err := m.b.use(m.d); err != nil {
+		return 0, err
+	}
+	return at, call("cuMemsetD8", func() error { return cu.MemsetD8(cu.DevicePtr(at), 0, n) })
+}
+
 // pin returns n bytes of page-locked host memory: copies from and to it run at the link's speed and beside the host.
 func (m *memory) pin(line string, n int64) (unsafe.Pointer, error) {
 	var p unsafe.Pointer

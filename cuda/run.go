@@ -160,14 +160,6 @@ func (r *runner) Zero(kv *canon.KV, page int) error {
 	return errors.New("cuda: the cache belongs to another program")
 }
 
-// clear zeroes what steps bring to the host: always all rows of a bucket, of which a step may write fewer.
-func (r *runner) clear(at C.CUdeviceptr, n int64) error {
-	if n == 0 {
-		return nil
-	}
-	return call("cuMemsetD8Async", func() error { return cu.MemsetD8Async(cu.DevicePtr(at), 0, n, r.b.stream) })
-}
-
 // Close gives the program's memory back. What a lost device holds is left to the end of the process.
 func (r *runner) Close() error {
 	if r.b.alive() != nil {

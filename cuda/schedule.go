@@ -280,7 +280,7 @@ func (m *memory) floats(n C.int64_t) (*C.float, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	at, err := m.take("scratch", int64(n)*4)
+	at, err := m.zeroed("scratch", int64(n)*4)
 	return (*C.float)(address(at)), err
 }
 
@@ -376,24 +376,8 @@ func (r *runner) allocate(l *loader, places [][]int) error {
 		return err
 	}
 	p.drawings, p.drawn = (*C.covey_drawing)(address(r.state+C.CUdeviceptr(r.drawings))), (*C.int32_t)(address(r.tokens))
-	if r.choices, err = r.memory.take("scratch", choices); err != nil {
+	if r.choices, err = r.memory.zeroed("scratch", choices); err != nil {
 		return err
-	}
-	if err := r.clear(r.choices, choices); err != nil {
-		return err
-	}
-	for _, a := range r.image.Kept {
-		from, err := find(r.blocks, a.At)
-		if err == nil {
-			rows := lim.Rows
-			if a.Logits {
-				rows = lim.LogitRows
-			}
-			err = r.clear(from, int64(rows)*a.Stride)
-		}
-		if err != nil {
-			return err
-		}
 	}
 	if err := r.spread(l, places); err != nil {
 		return err

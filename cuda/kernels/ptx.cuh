@@ -80,9 +80,13 @@ __device__ __forceinline__ void copy4(void *dst, const void *src) {
 __device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LEFT> __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 
-// A barrier among some warps of a block.
-__device__ __forceinline__ void warps_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+// A barrier among some warps of a block. Where racecheck is to follow the order, who only arrives waits too (see warp_arrive).
 __device__ __forceinline__ void warps_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+#ifdef COVEY_EACH_LANE_ARRIVES
+__device__ __forceinline__ void warps_arrive(int id, int threads) { warps_sync(id, threads); }
+#else
+__device__ __forceinline__ void warps_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+#endif
 
 // ---- between blocks ------------------------------------------------------------------------------------------------
 
