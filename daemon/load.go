@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"covey/engine"
+	"covey/engine/canon"
 )
 
 // modelState is how far the model is. It goes from loading to ready or failed once.
@@ -75,7 +76,10 @@ func (s *Server) load(ctx context.Context) {
 	s.model.took = time.Since(s.model.started)
 	if err != nil {
 		hint := "choose a folder that holds a model with --model DIR and start again; covey doctor names what is wrong"
-		if own := (*Error)(nil); errors.As(err, &own) && own.Hint != "" { // of a device, say
+		if c.Backend != nil && c.Backend.Name() != canon.CPU.Name() {
+			hint = "--device cpu runs without the device; " + hint
+		}
+		if own := (*Error)(nil); errors.As(err, &own) && own.Hint != "" { // of a device that does not open, say
 			hint = own.Hint
 		}
 		s.model.err = problem(KindInput, "load_failed", hint, err, "the model could not be loaded")

@@ -142,6 +142,25 @@ func TestNoFormOfRequestGoesAroundTheGuard(t *testing.T) {
 	}
 }
 
+// brokenDevice takes no program.
+type brokenDevice struct{}
+
+func (brokenDevice) Name() string { return "broken" }
+func (brokenDevice) Load(*canon.Program) (canon.Runner, error) {
+	return nil, errors.New("out of device memory")
+}
+
+func TestAModelThatADeviceDoesNotTakeIsSaidToRunWithoutIt(t *testing.T) {
+	d := startDaemon(t, func(c *Config) {
+		c.Model, c.Context = bundledModel, 512
+		c.Backend = func(string) (canon.Backend, error) { return brokenDevice{}, nil }
+	})
+	failure := d.loaded()
+	if failure == nil || !strings.Contains(failure.Error(), "out of device memory") || !strings.HasPrefix(failure.Hint, "--device cpu runs without the device; ") {
+		t.Fatalf("got %v with hint %q", failure, failure.Hint)
+	}
+}
+
 func TestAModelThatFailsToLoadLeavesTheDaemonUpWithTheReason(t *testing.T) {
 	d := startDaemon(t, nil)
 	failure := d.loaded()
