@@ -352,10 +352,10 @@ func headOfOneRow() string {
 	return "floats_one_bf16"
 }
 
-// The launches of a step of one row: what a model's speed for one answer hangs on.
-func TestOneRowTakesFewLaunches(t *testing.T) {
+// launchesOfOneRow names the kernels of a step of one row.
+func launchesOfOneRow(t *testing.T, c shape) []string {
 	g := newRig(t, canon.Limits{Pages: 5})
-	shapes[0].small().build(g)
+	c.build(g)
 	if err := g.p.Build(); err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +365,12 @@ func TestOneRowTakesFewLaunches(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	names := must(device.kernels(1))
+	return must(device.kernels(1))
+}
+
+// The launches of a step of one row: what a model's speed for one answer hangs on.
+func TestOneRowTakesFewLaunches(t *testing.T) {
+	names := launchesOfOneRow(t, shapes[0].small())
 	layer := []string{"attend_row_d64_int4_g32_bf16", "moe_row_int4_g32_bf16"}
 	want := slices.Concat([]string{"angles_table", "embed"}, layer, layer, []string{"norm_codes", headOfOneRow()})
 	if !slices.Equal(names, want) {
@@ -375,18 +380,7 @@ func TestOneRowTakesFewLaunches(t *testing.T) {
 
 // The same with latent attention.
 func TestOneRowOfLatentAttentionTakesFewLaunches(t *testing.T) {
-	g := newRig(t, canon.Limits{Pages: 5})
-	shapes[4].small().build(g)
-	if err := g.p.Build(); err != nil {
-		t.Fatal(err)
-	}
-	device := must(open(t, Options{}).Load(g.p)).(*runner)
-	t.Cleanup(func() {
-		if err := device.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	names := must(device.kernels(1))
+	names := launchesOfOneRow(t, shapes[4].small())
 	layer := []string{"product_row_int4_g32_f16", "product_row_int4_g32_f16", "latent_heads_bf16", "attend_latent_row_f16", "latent_values_bf16", "product_row_int4_g32_f16", "moe_row_int4_g32_f16"}
 	want := slices.Concat([]string{"angles_table", "embed"}, layer, layer, []string{"norm_codes", headOfOneRow()})
 	if !slices.Equal(names, want) {

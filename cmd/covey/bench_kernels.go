@@ -88,7 +88,11 @@ func (k kernelBench) speeds(backend canon.Backend, pool *canon.Pool, f kernelFor
 	arena := canon.NewArena(0)
 	defer func() { err = errors.Join(err, arena.Close()) }()
 	most := slices.Max(k.rows)
-	program := canon.NewProgram(pool, arena, canon.Limits{Rows: most, Sequences: 1, Pages: (most + 63) / 64})
+	pages := make([]int32, (most+63)/64)
+	for i := range pages {
+		pages[i] = int32(i)
+	}
+	program := canon.NewProgram(pool, arena, canon.Limits{Rows: most, Sequences: 1, Pages: len(pages)})
 	defer program.Close()
 	src, dst := program.Buffer(k.in), program.Buffer(k.out)
 	values := make([]float32, most*k.in)
@@ -120,10 +124,6 @@ func (k kernelBench) speeds(backend canon.Backend, pool *canon.Pool, f kernelFor
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, runner.Close()) }()
-	pages := make([]int32, (most+63)/64)
-	for i := range pages {
-		pages[i] = int32(i)
-	}
 	for _, r.Rows = range k.rows {
 		step := &canon.Step{Tokens: make([]int32, r.Rows), Positions: make([]int32, r.Rows), Sequence: make([]int32, r.Rows), Pages: [][]int32{pages}}
 		for i := range r.Rows {

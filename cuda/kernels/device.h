@@ -19,6 +19,23 @@ static __device__ __forceinline__ float warp_tree(float v) {
   for (int h = 16; h >= 1; h >>= 1) v = v + __shfl_xor_sync(FULL, v, h);
   return v;
 }
+// The sum of squares of x [n] in shared memory by a warp, as rule 4 adds it up: a lane's inputs in ascending order, then the tree.
+// Sixteen loads are on their way at once.
+static __device__ __forceinline__ float warp_squares(const float *x, int n, int lane) {
+  float s = 0;
+  int i = lane;
+#pragma unroll 1
+  for (; i + 15 * 32 < n; i += 16 * 32) {
+    float v[16];
+#pragma unroll
+    for (int j = 0; j < 16; j++) v[j] = x[i + j * 32];
+#pragma unroll
+    for (int j = 0; j < 16; j++) s = canon_fmaf(v[j], v[j], s);
+  }
+#pragma unroll 1
+  for (; i < n; i += 32) s = canon_fmaf(x[i], x[i], s);
+  return warp_tree(s);
+}
 static __device__ __forceinline__ uint32_t warp_max(uint32_t v) {
   for (int h = 16; h >= 1; h >>= 1) { uint32_t o = __shfl_xor_sync(FULL, v, h); v = o > v ? o : v; }
   return v;

@@ -50,18 +50,7 @@ COVEY_BOUNDED(256) covey_norm_codes(COVEY_CONST covey_rows f, const covey_progra
   for (int i = threadIdx.x * 4; i < width; i += blockDim.x * 4) *(float4 *)(x + i) = __ldcg((const float4 *)(from + i));
   __syncthreads();
   if (warp == 0) {
-    float s = 0;
-    int i = lane;
-#pragma unroll 1
-    for (; i + 15 * 32 < width; i += 16 * 32) {
-      float v[16];
-#pragma unroll
-      for (int j = 0; j < 16; j++) v[j] = x[i + j * 32];
-#pragma unroll
-      for (int j = 0; j < 16; j++) s = canon_fmaf(v[j], v[j], s);
-    }
-    for (; i < width; i += 32) s = canon_fmaf(x[i], x[i], s);
-    s = warp_tree(s);
+    const float s = warp_squares(x, width, lane);
     if (lane == 0) factor = canon_rms_factor(s, width, f.eps);
   }
   __syncthreads();

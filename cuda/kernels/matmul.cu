@@ -24,18 +24,7 @@ template <class F> __device__ __forceinline__ void make_codes(const covey_rows &
     copies_wait<0>();
     __syncthreads();
     for (int r = warp; r < n; r += warps) {
-      const float *x = values + r * width;
-      float s = 0;
-      int i = lane;
-      for (; i + 15 * 32 < width; i += 16 * 32) {
-        float v[16];
-        #pragma unroll
-        for (int j = 0; j < 16; j++) v[j] = x[i + j * 32];
-        #pragma unroll
-        for (int j = 0; j < 16; j++) s = canon_fmaf(v[j], v[j], s);
-      }
-      for (; i < width; i += 32) s = canon_fmaf(x[i], x[i], s);
-      s = warp_tree(s);
+      const float s = warp_squares(values + r * width, width, lane);
       if (lane == 0) factors[r] = canon_rms_factor(s, width, f.eps);
     }
     __syncthreads();

@@ -56,19 +56,7 @@ template <class F> __device__ __forceinline__ void row_codes(const covey_rows &f
     }
     warps_sync(1, PRODUCT_THREADS);
     if (warp == 0) {
-      float s = 0;
-      int i = lane;
-      #pragma unroll 1
-      for (; i + 15 * 32 < n; i += 16 * 32) {
-        float v[16];
-        #pragma unroll
-        for (int j = 0; j < 16; j++) v[j] = xs[i + j * 32];
-        #pragma unroll
-        for (int j = 0; j < 16; j++) s = canon_fmaf(v[j], v[j], s);
-      }
-      #pragma unroll 1
-      for (; i < n; i += 32) s = canon_fmaf(xs[i], xs[i], s);
-      s = warp_tree(s);
+      const float s = warp_squares(xs, n, lane);
       if (lane == 0) *factor = canon_rms_factor(s, n, f.eps);
     }
     warps_sync(1, PRODUCT_THREADS);
